@@ -1,0 +1,1 @@
+"""How curves are judged: NumPy and SciPy only."""

@@ -1,0 +1,1 @@
+"""How many runs are planned, launched, followed and promoted."""

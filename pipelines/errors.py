@@ -1,0 +1,21 @@
+"""What the command line tells a person in one line. Anything else is a bug, and shows a traceback."""
+
+from __future__ import annotations
+
+
+class ShortlistError(Exception):
+    """Base of the errors a command ends with; `status` is its exit status."""
+
+    status = 1
+
+
+class UserError(ShortlistError):
+    """Bad input: the message names the field, what was given and what is allowed."""
+
+    status = 2
+
+
+class ServiceError(ShortlistError):
+    """A service (scheduler, tracking store, filesystem) is out of reach."""
+
+    status = 3

@@ -1,0 +1,1 @@
+"""How one run trains. The only place that imports torch, transformers and TRL."""

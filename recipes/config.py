@@ -1,0 +1,317 @@
+"""The configuration of one run: a typed dataclass for every axis, checked before anything starts.
+
+Nothing heavy is imported here, so that planning a thousand runs stays cheap. Each class is a Hydra
+schema too: OmegaConf knows no ``Literal``, so a field that takes one of a few words is a ``str``
+checked against the tuple beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+LOSSES = ("grpo", "dapo", "cispo", "dr_grpo", "bnpo", "sapo", "luspo", "vespo")
+"""TRL 1.16's ``loss_type`` values (trl/trainer/grpo_config.py)."""
+RATIOS = ("token", "sequence")
+AGGREGATIONS = ("native", "sample", "prompt", "token")
+ADVANTAGES = ("prompt", "batch", "none")
+DTYPES = ("fp32", "bf16", "fp16")
+ZERO_VARIANCE = ("keep", "drop")
+SCHEDULES = ("constant", "linear", "cosine")
+COMPUTE_AXES = ("steps", "tokens", "flops", "gpu_hours")
+FIXED_AGGREGATION = ("dr_grpo", "bnpo", "luspo")
+"""Losses that are an aggregation themselves, so that no other can be put on top."""
+
+
+class ConfigError(ValueError):
+    """A value that cannot be used: names the field, what was given and what is allowed."""
+
+    def __init__(self, name: str, given: object, allowed: str) -> None:
+        super().__init__(f"{name}: got {given!r}, allowed: {allowed}")
+        self.name, self.given, self.allowed = name, given, allowed
+
+
+def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise ConfigError(name, given, " | ".join(allowed))
+
+
+def _at_least(name: str, given: float, least: float, *, strictly: bool = False) -> None:
+    if not (math.isfinite(given) and (given > least if strictly else given >= least)):
+        raise ConfigError(name, given, f"a number {'>' if strictly else '>='} {least:g}")
+
+
+def _between(name: str, given: float, least: float, most: float) -> None:
+    if not least <= given <= most:
+        raise ConfigError(name, given, f"a number from {least:g} to {most:g}")
+
+
+@dataclass
+class Loss:
+    """The policy-gradient loss of a token or sequence; how tokens are averaged is `Aggregation`."""
+
+    name: str = "grpo"
+    """TRL's ``loss_type``, one of `LOSSES`."""
+    ratio: str = "token"
+    """Level of the importance ratio: ``token``, or ``sequence`` (GSPO, arXiv 2507.18071)."""
+    epsilon_low: float = 0.2
+    """Lower clip: ratios under 1 - epsilon_low are clipped."""
+    epsilon_high: float = 0.2
+    """Upper clip: 1 + epsilon_high; for CISPO the bound of the ratio itself."""
+
+    def __post_init__(self) -> None:
+        _one_of("loss.name", self.name, LOSSES)
+        _one_of("loss.ratio", self.ratio, RATIOS)
+        _between("loss.epsilon_low", self.epsilon_low, 0, 1)
+        _at_least("loss.epsilon_high", self.epsilon_high, 0, strictly=True)
+        if self.name == "luspo" and self.ratio != "sequence":
+            raise ConfigError("loss.ratio", self.ratio, "sequence, with loss.name=luspo")
+        if self.name == "vespo" and self.ratio != "token":
+            raise ConfigError("loss.ratio", self.ratio, "token, with loss.name=vespo")
+
+
+@dataclass
+class Aggregation:
+    """How token losses of one optimizer batch become one number."""
+
+    over: str = "native"
+    """``sample``, ``prompt`` or ``token`` means (arXiv 2510.13786, section 3.2), or ``native``: TRL's
+    own for the loss."""
+
+    def __post_init__(self) -> None:
+        _one_of("aggregation.over", self.over, AGGREGATIONS)
+
+
+@dataclass
+class Advantage:
+    """The reward less its group's mean, divided by the standard deviation named here."""
+
+    scale: str = "prompt"
+    """``prompt``: of the prompt's group; ``batch``: of the whole batch; ``none``: centred only."""
+
+    def __post_init__(self) -> None:
+        _one_of("advantage.scale", self.scale, ADVANTAGES)
+
+
+@dataclass
+class Precision:
+    """Number format of training and generation."""
+
+    dtype: str = "fp32"
+    """``bf16`` and ``fp16`` are autocast over FP32 weights; ``fp16`` needs a GPU."""
+    fp32_head: bool = False
+    """Compute the logits in FP32 (needs an LM head that is not tied to the embedding)."""
+
+    def __post_init__(self) -> None:
+        _one_of("precision.dtype", self.dtype, DTYPES)
+
+
+@dataclass
+class Batch:
+    """One optimizer step's rollouts: ``prompts * generations`` completions, however it is split."""
+
+    prompts: int = 8
+    generations: int = 16
+    """Completions for each prompt (the group size G)."""
+
+    def __post_init__(self) -> None:
+        _at_least("batch.prompts", self.prompts, 1)
+        _at_least("batch.generations", self.generations, 2)
+
+    @property
+    def size(self) -> int:
+        """Completions in one optimizer batch."""
+        return self.prompts * self.generations
+
+
+@dataclass
+class Filtering:
+    """Which rollouts enter the loss."""
+
+    zero_variance: str = "keep"
+    """Groups whose rewards are all equal: ``keep``, or ``drop`` from the loss and its denominators."""
+
+    def __post_init__(self) -> None:
+        _one_of("filtering.zero_variance", self.zero_variance, ZERO_VARIANCE)
+
+
+@dataclass
+class Optimizer:
+    """AdamW and its schedule."""
+
+    lr: float = 5e-4
+    """Learning rate after warm-up."""
+    warmup_steps: int = 0
+    schedule: str = "constant"
+    """``constant`` can go on past its budget; ``linear`` and ``cosine`` decay over `total_steps`."""
+    total_steps: int | None = None
+    """Length of a decaying schedule in optimizer steps: part of the run's identity."""
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        _at_least("optimizer.lr", self.lr, 0, strictly=True)
+        _at_least("optimizer.warmup_steps", self.warmup_steps, 0)
+        _at_least("optimizer.weight_decay", self.weight_decay, 0)
+        _between("optimizer.beta1", self.beta1, 0, 0.9999999)
+        _between("optimizer.beta2", self.beta2, 0, 0.9999999)
+        _at_least("optimizer.eps", self.eps, 0, strictly=True)
+        _at_least("optimizer.max_grad_norm", self.max_grad_norm, 0, strictly=True)
+        _one_of("optimizer.schedule", self.schedule, SCHEDULES)
+        if (self.schedule == "constant") != (self.total_steps is None):
+            allowed = "null" if self.schedule == "constant" else "a number of steps"
+            raise ConfigError(
+                "optimizer.total_steps", self.total_steps, f"{allowed}, with {self.schedule} schedule"
+            )
+        if self.total_steps is not None:
+            _at_least("optimizer.total_steps", self.total_steps, self.warmup_steps, strictly=True)
+
+
+@dataclass
+class Model:
+    """The policy: the embedded one, built on the spot, or any Hugging Face causal LM."""
+
+    path: str = "embedded"
+    """``embedded``, or a Hugging Face id or folder."""
+    revision: str | None = None
+    hidden_size: int = 64
+    """Width of the embedded model (its other sizes follow; ignored for a Hugging Face path)."""
+    layers: int = 3
+    """Depth of the embedded model."""
+    warm_start_batches: int = 56
+    """Supervised batches of 128 that bring the embedded model to a pass rate of 0.2 to 0.3."""
+
+    def __post_init__(self) -> None:
+        _at_least("model.hidden_size", self.hidden_size, 16)
+        _at_least("model.layers", self.layers, 1)
+        _at_least("model.warm_start_batches", self.warm_start_batches, 0)
+        if self.path == "embedded" and self.hidden_size % 16:
+            raise ConfigError("model.hidden_size", self.hidden_size, "a multiple of 16")
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the policy is the built-in one."""
+        return self.path == "embedded"
+
+
+@dataclass
+class Task:
+    """Prompts, their reward, and the held-out set that the curve is measured on."""
+
+    name: str = "digits"
+    """``digits``: sort a short string of digits (``4163=`` -> ``1346``)."""
+    min_digits: int = 4
+    max_digits: int = 4
+    max_completion_tokens: int = 6
+    """New tokens a completion may have; one that needs more counts as truncated."""
+    temperature: float = 1.0
+    eval_prompts: int = 128
+    """Held-out prompts, never trained on."""
+    eval_samples: int = 4
+    """k of mean@k: completions sampled for each held-out prompt."""
+
+    def __post_init__(self) -> None:
+        _one_of("task.name", self.name, ("digits",))
+        _between("task.min_digits", self.min_digits, 1, 9)
+        _between("task.max_digits", self.max_digits, self.min_digits, 9)
+        _at_least("task.max_completion_tokens", self.max_completion_tokens, 1)
+        _at_least("task.temperature", self.temperature, 0, strictly=True)
+        _at_least("task.eval_prompts", self.eval_prompts, 2)
+        _at_least("task.eval_samples", self.eval_samples, 1)
+
+
+@dataclass
+class Budget:
+    """How far a run goes. Not part of its identity: a larger budget continues the run."""
+
+    axis: str = "steps"
+    """Compute axis of `amount`: one of `COMPUTE_AXES`."""
+    amount: float = 400
+    eval_every: int = 25
+    """Optimizer steps between evaluations; a checkpoint follows each."""
+    log_every: int = 5
+    """Optimizer steps between logged training metrics."""
+
+    def __post_init__(self) -> None:
+        _one_of("budget.axis", self.axis, COMPUTE_AXES)
+        _at_least("budget.amount", self.amount, 0, strictly=True)
+        if self.axis == "steps" and self.amount != int(self.amount):
+            raise ConfigError("budget.amount", self.amount, "a whole number, with budget.axis=steps")
+        _at_least("budget.eval_every", self.eval_every, 1)
+        _at_least("budget.log_every", self.log_every, 1)
+
+
+@dataclass
+class Execution:
+    """How the run is laid out on its machine. Changes no result beyond floating-point order."""
+
+    micro_batch: int | None = None
+    """Sequences in one forward and backward pass; null: the whole optimizer batch."""
+    threads: int | None = None
+    """CPU threads of the training process; null: PyTorch's choice."""
+    keep_checkpoints: int = 2
+    """Complete checkpoints kept; older ones are deleted."""
+
+    def __post_init__(self) -> None:
+        if self.micro_batch is not None:
+            _at_least("execution.micro_batch", self.micro_batch, 1)
+        if self.threads is not None:
+            _at_least("execution.threads", self.threads, 1)
+        _at_least("execution.keep_checkpoints", self.keep_checkpoints, 1)
+
+
+@dataclass
+class RunConfig:
+    """Everything one run is made of. `IDENTITY` names the fields its ``run_id`` is a hash of."""
+
+    loss: Loss = field(default_factory=Loss)
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    advantage: Advantage = field(default_factory=Advantage)
+    precision: Precision = field(default_factory=Precision)
+    batch: Batch = field(default_factory=Batch)
+    filtering: Filtering = field(default_factory=Filtering)
+    model: Model = field(default_factory=Model)
+    task: Task = field(default_factory=Task)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    seed: int = 0
+    budget: Budget = field(default_factory=Budget)
+    execution: Execution = field(default_factory=Execution)
+
+    def __post_init__(self) -> None:
+        _between("seed", self.seed, 0, 2**31 - 1)
+        if self.loss.name in FIXED_AGGREGATION and self.aggregation.over != "native":
+            allowed = f"native, with loss.name={self.loss.name}"
+            raise ConfigError("aggregation.over", self.aggregation.over, allowed)
+        micro = self.execution.micro_batch
+        if micro is not None and self.batch.size % micro:
+            size = self.batch.size
+            allowed = f"a divisor of batch.prompts x batch.generations = {size}"
+            raise ConfigError("execution.micro_batch", micro, allowed)
+        if self.loss.name == "bnpo" and micro not in (None, self.batch.size):
+            raise ConfigError("execution.micro_batch", micro, "null, with loss.name=bnpo")
+
+
+AXES = (
+    "loss",
+    "aggregation",
+    "advantage",
+    "precision",
+    "batch",
+    "filtering",
+    "model",
+    "task",
+    "optimizer",
+)
+"""The axes of a recipe, each a group of choices in ``conf/``."""
+
+IDENTITY = (*AXES, "seed")
+"""What a run's identity is made of. Left out: budget, execution, cluster, tracking."""
+
+
+def identity(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a resolved run configuration that decides what is trained."""
+    return {name: config[name] for name in IDENTITY}
