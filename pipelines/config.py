@@ -79,9 +79,11 @@ class Sweep:
     strategy: str = "grid"
     """``grid``: the product of the axes; ``one_at_a_time``: the base, and each alternative alone;
     ``leave_one_out``: the base, and each axis put back to the choice given."""
-    axes: dict[str, list[Any]] = field(default_factory=dict)
+    axes: dict[str, list[Any] | None] = field(default_factory=dict)
     """Axis to choices. An axis is a group (``loss``), a key (``optimizer.lr``), or several joined
-    by commas, whose choices are lists that move together."""
+    by commas, whose choices are lists that move together. null: the choice of `reference`."""
+    reference: str = "baseline"
+    """The recipe whose choice stands where an axis names none."""
     set: list[str] = field(default_factory=list)
     """Hydra overrides of the base, before those of the command line."""
     where: list[dict[str, Any]] = field(default_factory=list)
@@ -96,9 +98,11 @@ class Sweep:
         if self.strategy not in STRATEGIES:
             raise ConfigError("sweep.strategy", self.strategy, " | ".join(STRATEGIES))
         if not self.axes:
-            raise ConfigError("sweep.axes", self.axes, f"at least one of {', '.join(AXES)}, or a key")
+            raise ConfigError(
+                "sweep.axes", self.axes, f"at least one of {', '.join(AXES)}, or a key"
+            )
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError("sweep.seeds", self.seeds, "one or more different whole numbers")
         for axis, choices in self.axes.items():
-            if not choices:
+            if choices is not None and not choices:
                 raise ConfigError(f"sweep.axes.{axis}", choices, "a list of at least one choice")

@@ -1,0 +1,69 @@
+# Every target does its own set-up. `make help` lists them.
+SHELL := bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+ROOT ?= outputs
+PORT ?= 5000
+BIN := .venv/bin
+STAMP := .venv/.installed
+export HF_HUB_OFFLINE ?= 1
+export SHORTLIST_ROOT = $(ROOT)
+
+.PHONY: help install demo test test-slow test-slurm check lint format types ui bench build clean
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## /\1\t/' | expand -t 14
+
+install: $(STAMP)  ## A virtual environment in .venv with everything at the versions that were tested
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "PYTHON: got $$($(PYTHON) --version 2>&1), allowed: Python 3.11 or later"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## Train a small sweep for real, rank its choices, write the report
+	$(BIN)/shortlist launch demo --follow
+	$(BIN)/shortlist rank demo
+
+test: $(STAMP)  ## The default suite, with coverage
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+test-slow: $(STAMP)  ## What takes minutes: long simulations, larger training runs
+	$(BIN)/python -m pytest -m 'slow and not slurm and not gpu'
+
+test-slurm: $(STAMP)  ## On a private Slurm cluster that the suite starts and stops
+	@command -v slurmctld munged >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq \
+	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm munge; } \
+	  || { echo "test-slurm: needs slurm-wlm and munge: apt-get install slurm-wlm munge"; exit 2; }
+	$(BIN)/python -m pytest -m slurm tests/slurm
+
+check: lint types test  ## Exactly what CI asks of a change
+
+lint: $(STAMP)  ## Style, formatting, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## Rewrite the files as lint wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP)  ## mypy, strict
+	$(BIN)/mypy
+
+ui: $(STAMP)  ## MLflow's own page over the default store
+	@test -f $(ROOT)/mlflow.db || { echo "ui: no $(ROOT)/mlflow.db yet; make demo"; exit 2; }
+	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow server --host 127.0.0.1 --port $(PORT) \
+	  --backend-store-uri sqlite:///$(abspath $(ROOT))/mlflow.db \
+	  --artifacts-destination $(abspath $(ROOT))/mlartifacts
+
+bench: $(STAMP)  ## What the README claims, measured; results in benchmarks/results
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+build: $(STAMP)  ## A wheel in dist/
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:  ## Caches and build products; never outputs
+	rm -rf build dist *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
