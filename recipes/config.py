@@ -165,7 +165,9 @@ class Optimizer:
         if (self.schedule == "constant") != (self.total_steps is None):
             allowed = "null" if self.schedule == "constant" else "a number of steps"
             raise ConfigError(
-                "optimizer.total_steps", self.total_steps, f"{allowed}, with {self.schedule} schedule"
+                "optimizer.total_steps",
+                self.total_steps,
+                f"{allowed}, with {self.schedule} schedule",
             )
         if self.total_steps is not None:
             _at_least("optimizer.total_steps", self.total_steps, self.warmup_steps, strictly=True)
@@ -240,7 +242,9 @@ class Budget:
         _one_of("budget.axis", self.axis, COMPUTE_AXES)
         _at_least("budget.amount", self.amount, 0, strictly=True)
         if self.axis == "steps" and self.amount != int(self.amount):
-            raise ConfigError("budget.amount", self.amount, "a whole number, with budget.axis=steps")
+            raise ConfigError(
+                "budget.amount", self.amount, "a whole number, with budget.axis=steps"
+            )
         _at_least("budget.eval_every", self.eval_every, 1)
         _at_least("budget.log_every", self.log_every, 1)
 

@@ -1,0 +1,89 @@
+"""How the token losses of an optimizer batch are averaged, as a weight on each sequence's advantage.
+
+Every loss of TRL's is positively homogeneous in the advantage: ``loss(c A) = c loss(A)`` for c >= 0. So
+multiplying a sequence's advantage by (weight wanted) / (weight TRL gives its tokens) changes the
+aggregation exactly, whatever TRL's loss and however the batch is split into micro-batches, without
+touching TRL's loss. Dropping a group is the weight 0, with the others' denominators counting kept
+groups only. Definitions: arXiv 2510.13786, sections 3.2 and 3.3.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NATIVE = {
+    "grpo": "sample",
+    "sapo": "sample",
+    "dapo": "token",
+    "cispo": "token",
+    "vespo": "token",
+    "bnpo": "token",
+    "dr_grpo": "sequence",
+    "luspo": "sequence",
+}
+"""What TRL 1.16 averages each ``loss_type`` over (trl/trainer/grpo_trainer.py, `_compute_loss`)."""
+
+
+def token_weights(over: str, lengths: Tensor, generations: int, kept: Tensor) -> Tensor:
+    """The weight of each token of each sequence in the loss of one optimizer batch.
+
+    With n sequences, P prompts and N tokens kept, and \\|o_i\\| tokens in sequence i:
+    ``sample`` 1 / (n \\|o_i\\|); ``prompt`` 1 / (P T), T the tokens of the sequence's prompt; ``token`` 1 / N;
+    ``sequence`` 1 / n (losses that sum over a sequence).
+
+    Args:
+        over: the name of the mean.
+        lengths: (sequences,) tokens of each sequence, groups of `generations` together.
+        generations: sequences of one prompt.
+        kept: (sequences,) bool, the same for all sequences of a prompt.
+
+    Returns:
+        (sequences,) weights in the dtype of `lengths` as float; 0 where a sequence is not kept.
+    """
+    counted = lengths.float() * kept
+    sequences = kept.sum().clamp(min=1).float()
+    if over == "sample":
+        weights = 1 / (sequences * lengths.clamp(min=1))
+    elif over == "prompt":
+        of_prompt = counted.view(-1, generations).sum(1).clamp(min=1)
+        weights = (generations / (sequences * of_prompt)).repeat_interleave(generations)
+    elif over == "token":
+        weights = (1 / counted.sum().clamp(min=1)).expand_as(counted)
+    else:
+        weights = (1 / sequences).expand_as(counted)
+    return weights * kept
+
+
+def advantage_scale(
+    loss: str, over: str, lengths: Tensor, generations: int, kept: Tensor
+) -> Tensor:
+    """What each sequence's advantage is multiplied by to be averaged `over` the kept sequences.
+
+    Args:
+        loss: TRL's ``loss_type``.
+        over: ``sample``, ``prompt``, ``token``, or ``native``: as TRL does for `loss`.
+        lengths: (sequences,) tokens of each sequence of the *whole* optimizer batch.
+        generations: sequences of one prompt; they are adjacent.
+        kept: (sequences,) bool, the same for all sequences of a prompt.
+
+    Returns:
+        (sequences,) factors >= 0; all 1 for TRL's own mean with nothing dropped.
+    """
+    native = NATIVE[loss]
+    wanted = token_weights(native if over == "native" else over, lengths, generations, kept)
+    return wanted / token_weights(native, lengths, generations, torch.ones_like(kept))
+
+
+def varied_groups(values: Tensor, generations: int) -> Tensor:
+    """Which groups have any difference in reward.
+
+    Args:
+        values: (sequences,) rewards, or advantages: equal rewards give equal advantages exactly.
+        generations: sequences of one prompt; they are adjacent.
+
+    Returns:
+        (sequences,) bool, the same for all sequences of a prompt.
+    """
+    groups = values.view(-1, generations)
+    return (groups.amax(1) > groups.amin(1)).repeat_interleave(generations)

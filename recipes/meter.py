@@ -1,0 +1,137 @@
+"""Compute spent by a run: counted while it trains, kept across resumes, and estimated beforehand.
+
+FLOPs follow the usual account of 2N a token of a forward pass and 6N a token of a forward and backward
+pass (Kaplan et al., arXiv 2001.08361, section 2.1), N being the parameters that take part in matrix
+products: all but the input embedding. The quadratic term of attention is left out, and so are
+evaluation, saving and the warm start. Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from recipes.config import Budget, Model, RunConfig
+
+SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>")
+CHARACTERS = "0123456789="
+HEAD_WIDTH = 16
+"""Of an attention head of the embedded model."""
+FORWARD = 2
+"""FLOPs a parameter and token: one multiplication and one addition."""
+FORWARD_BACKWARD = 6
+"""A backward pass costs twice a forward one."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Shape of the embedded model: a Llama with as many key-value heads as heads and an untied head."""
+
+    vocabulary: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Attention (4 matrices), MLP (3) and norms (2) of each layer, the last norm and the LM head."""
+        layer = 4 * self.hidden**2 + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        return self.layers * layer + self.hidden + self.vocabulary * self.hidden
+
+
+def embedded_sizes(model: Model) -> Sizes:
+    """The shape that `model.hidden_size` and `model.layers` stand for: about 142k parameters at 64 x 3."""
+    return Sizes(
+        vocabulary=len(SPECIAL_TOKENS) + len(CHARACTERS),
+        hidden=model.hidden_size,
+        intermediate=model.hidden_size * 5 // 2,
+        layers=model.layers,
+        heads=model.hidden_size // HEAD_WIDTH,
+    )
+
+
+def parameter_count(model: Model) -> int | None:
+    """N of the embedded model, from its shape; None for a Hugging Face model, which is not opened."""
+    return embedded_sizes(model).matmul_parameters if model.embedded else None
+
+
+@dataclass
+class Meter:
+    """What a run has spent. `parameters` is N; a token counts each time it is processed.
+
+    A prompt is processed once for each of its completions, in generation (prefill) and again in
+    training.
+    """
+
+    parameters: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    trained_tokens: int = 0
+    device_seconds: float = 0.0
+    """Training wall time x devices; CPU runs count one device."""
+
+    def rollout(self, prompt_tokens: int, generated_tokens: int) -> None:
+        """Counts a generated batch: prefilled prompts and new tokens."""
+        self.prompt_tokens += prompt_tokens
+        self.generated_tokens += generated_tokens
+
+    def step(self, trained_tokens: int, device_seconds: float) -> None:
+        """Counts an optimizer step: tokens through a forward and backward pass, and its time."""
+        self.steps += 1
+        self.trained_tokens += trained_tokens
+        self.device_seconds += device_seconds
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return self.prompt_tokens + self.generated_tokens
+
+    @property
+    def flops(self) -> float:
+        """Of generation and training."""
+        per_parameter = FORWARD * self.tokens + FORWARD_BACKWARD * self.trained_tokens
+        return float(self.parameters * per_parameter)
+
+    def compute(self) -> dict[str, float]:
+        """Every compute axis by name; tokens and steps are counts, flops floating-point operations."""
+        return {
+            "steps": self.steps,
+            "prompt_tokens": self.prompt_tokens,
+            "generated_tokens": self.generated_tokens,
+            "trained_tokens": self.trained_tokens,
+            "tokens": self.tokens,
+            "flops": self.flops,
+            "gpu_hours": self.device_seconds / 3600,
+        }
+
+    def reached(self, budget: Budget) -> bool:
+        """Whether the budget is spent."""
+        return self.compute()[budget.axis] >= budget.amount
+
+    def state(self) -> dict[str, float]:
+        """To be kept in a checkpoint; ``Meter(**state)`` is the same meter."""
+        return asdict(self)
+
+
+def estimate(config: RunConfig) -> dict[str, float]:
+    """Planned compute of the whole budget, as far as it can be told beforehand.
+
+    Tokens and FLOPs are upper estimates: every prompt and every completion at full length. Absent are
+    FLOPs for a model whose size is not known here, tokens for a task whose prompts are not, and all but
+    GPU-hours for a budget in GPU-hours.
+    """
+    budget = config.budget
+    if budget.axis == "gpu_hours":
+        return {"gpu_hours": budget.amount}
+    meter = Meter(parameter_count(config.model) or 0)
+    prompt, completion = config.task.max_digits + 1, config.task.max_completion_tokens
+    meter.rollout(config.batch.size * prompt, config.batch.size * completion)
+    meter.step(meter.tokens, 0.0)
+    one = {name: value for name, value in meter.compute().items() if name != "gpu_hours"}
+    if not meter.parameters:
+        del one["flops"]
+    if budget.axis not in one:
+        return {budget.axis: budget.amount}
+    steps = -(-budget.amount // one[budget.axis])
+    return {name: steps * value for name, value in one.items()}

@@ -1,0 +1,139 @@
+"""A run's progress: what is counted and reported at each step, and when to evaluate, save and stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from recipes.config import RunConfig
+from recipes.evaluate import Evaluation
+from recipes.meter import Meter
+
+REPORTED = {
+    "loss": "train/loss",
+    "grad_norm": "train/grad_norm",
+    "learning_rate": "train/lr",
+    "reward": "train/reward",
+    "reward_std": "train/reward_std",
+    "entropy": "train/entropy",
+    "completions/mean_length": "train/length",
+    "completions/clipped_ratio": "train/truncation_rate",
+    "clip_ratio/region_mean": "train/clip_ratio",
+    "cispo_clip_ratio": "train/clip_ratio",
+    "zero_variance_groups": "train/zero_variance_groups",
+    "step_time": "train/step_time_s",
+}
+"""TRL's names of what it measures in a step, and ours."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on: a loss or a gradient that is not a number."""
+
+
+class Sink(Protocol):
+    """Where a run's points and events go, and where it is told to stop."""
+
+    def point(self, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of a step, with the compute spent until then by axis."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """Takes what happened, such as a checkpoint."""
+
+    def should_stop(self) -> bool:
+        """Asked at every optimizer step: whether to save and return now."""
+
+
+class Progress(TrainerCallback):
+    """Follows one run for its sink; its state is part of each checkpoint, so a resume goes on exactly."""
+
+    def __init__(self, config: RunConfig, sink: Sink) -> None:
+        self.config, self.sink = config, sink
+        self.meter = Meter()
+        self.evaluation: tuple[int, Evaluation] | None = None
+        self.interrupted = False
+        self._window: dict[str, list[float]] = {}
+        self._batch_tokens = 0
+        self._step_began = 0.0
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs, as JSON."""
+        evaluation = self.evaluation and [self.evaluation[0], asdict(self.evaluation[1])]
+        return {"meter": self.meter.state(), "window": self._window, "evaluation": evaluation}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes up what `state` returned in an earlier attempt."""
+        self.meter = Meter(**state["meter"])
+        self._window = state["window"]
+        if state["evaluation"]:
+            step, fields = state["evaluation"]
+            self.evaluation = step, Evaluation(**fields)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the budget, or a schedule that ends by itself, is spent."""
+        total = self.config.optimizer.total_steps
+        spent = total is not None and self.meter.steps >= total
+        return spent or self.meter.reached(self.config.budget)
+
+    def generated(self, prompt_tokens: int, generated_tokens: int) -> None:
+        """Counts a generated batch, all of which is then trained on."""
+        self.meter.rollout(prompt_tokens, generated_tokens)
+        self._batch_tokens = prompt_tokens + generated_tokens
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        """Reports an evaluation."""
+        self.evaluation = step, evaluation
+        self.sink.point(step, self.meter.compute(), evaluation.metrics())
+
+    def saved(self, step: int) -> None:
+        """Reports a complete checkpoint."""
+        self.sink.event("checkpoint", step=step)
+
+    def on_step_begin(self, *_: object, **__: object) -> None:
+        """Starts the clock."""
+        self._step_began = time.perf_counter()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Counts the step, and decides what follows it."""
+        seconds = time.perf_counter() - self._step_began
+        self.meter.step(self._batch_tokens, seconds * args.world_size)
+        due = state.global_step % self.config.budget.eval_every == 0
+        self.interrupted = not self.finished and self.sink.should_stop()
+        control.should_evaluate = due or self.finished
+        control.should_save = control.should_evaluate or self.interrupted
+        control.should_training_stop = self.finished or self.interrupted
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float],
+        **_: object,
+    ) -> None:
+        """Takes each step's metrics and reports their means every `budget.log_every` steps."""
+        state.log_history.clear()  # else it grows with the run, in memory and in each checkpoint
+        if "loss" not in logs:
+            return
+        self._check_finite(state.global_step, logs)
+        for name, ours in REPORTED.items():
+            if logs.get(name) is not None:
+                self._window.setdefault(ours, []).append(logs[name])
+        if state.global_step % self.config.budget.log_every == 0:
+            means = {name: sum(values) / len(values) for name, values in self._window.items()}
+            self.sink.point(state.global_step, self.meter.compute(), means)
+            self._window = {}
+
+    def _check_finite(self, step: int, logs: Mapping[str, float]) -> None:
+        """Stops at once, before an evaluation or a checkpoint; FP16's scaler skips bad gradients."""
+        checked = ["loss"] if self.config.precision.dtype == "fp16" else ["loss", "grad_norm"]
+        for name in checked:
+            if not math.isfinite(logs[name]):
+                raise TrainingError(f"step {step}: {name} is {logs[name]}; training stopped")

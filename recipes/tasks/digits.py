@@ -1,0 +1,53 @@
+"""Sorting digits: ``4163=`` is answered by ``1346``.
+
+Small enough to train on a laptop's CPU, hard enough that a curve rises and saturates, and verifiable.
+"""
+
+from __future__ import annotations
+
+import random
+
+from recipes.config import ConfigError, Task
+from recipes.tasks import Row, TaskData
+
+SEED = 2510_13786
+"""Of the split into training and held-out prompts: a property of the task, not of a run."""
+MAX_TRAIN_PROMPTS = 20_000
+"""More are not listed; four digits have 10,000 in all."""
+
+
+def build(task: Task) -> TaskData:
+    """Splits the strings of `min_digits` to `max_digits` digits into held-out and training prompts.
+
+    Raises:
+        ConfigError: too few strings for the held-out set, or completions too short for an answer.
+    """
+    lengths = range(task.min_digits, task.max_digits + 1)
+    total = sum(10**length for length in lengths)
+    if task.eval_prompts > total // 2:
+        allowed = f"at most {total // 2}, half of the prompts there are"
+        raise ConfigError("task.eval_prompts", task.eval_prompts, allowed)
+    if task.max_completion_tokens <= task.max_digits:
+        allowed = f"more than task.max_digits = {task.max_digits}, for the digits and the end token"
+        raise ConfigError("task.max_completion_tokens", task.max_completion_tokens, allowed)
+    chosen = random.Random(SEED).sample(
+        range(total), min(total, task.eval_prompts + MAX_TRAIN_PROMPTS)
+    )
+    rows = [_row(_string(index, task.min_digits)) for index in chosen]
+    return TaskData(rows[task.eval_prompts :], rows[: task.eval_prompts], reward)
+
+
+def reward(completion: str, answer: str) -> float:
+    """1.0 if the completion is exactly the answer, else 0.0."""
+    return float(completion == answer)
+
+
+def _string(index: int, length: int) -> str:
+    """The digit string number `index`, counting those of `length` digits first, then longer ones."""
+    while index >= 10**length:
+        index, length = index - 10**length, length + 1
+    return f"{index:0{length}d}"
+
+
+def _row(digits: str) -> Row:
+    return Row(prompt=f"{digits}=", answer="".join(sorted(digits)))

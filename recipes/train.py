@@ -1,0 +1,96 @@
+"""Trains one run: from the beginning, or from its last checkpoint, until its budget is spent."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import PrinterCallback
+
+from recipes import models, tasks
+from recipes.checkpoints import Checkpoints
+from recipes.config import ConfigError, RunConfig
+from recipes.progress import Progress, Sink, TrainingError
+from recipes.trainer import AblationTrainer
+
+__all__ = ["RunResult", "Sink", "TrainingError", "train"]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a call of `train` ended; the rates are of the last evaluation."""
+
+    status: str
+    """``completed``: the budget is spent; ``interrupted``: the sink asked to stop before."""
+    step: int
+    compute: dict[str, float]
+    pass_rate: float
+    stderr: float
+    truncation: float
+
+
+def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> RunResult:
+    """Trains `config` until its budget is spent, going on from the last checkpoint in `run_dir`.
+
+    On a CPU, a run that was stopped or killed, and resumed, gives the values of an uninterrupted one.
+
+    Args:
+        config: the run; `config.budget` says how far.
+        run_dir: its folder; checkpoints go to ``checkpoints/`` there.
+        models_dir: where embedded models are kept, shared by runs.
+        sink: takes points and events.
+
+    Raises:
+        ConfigError: the run cannot be trained here; nothing has been written.
+        TrainingError: the loss or gradient became NaN or infinite.
+    """
+    if config.precision.dtype == "fp16" and not torch.cuda.is_available():
+        raise ConfigError("precision.dtype", "fp16", "fp32 | bf16, without a GPU")
+    checkpoints = Checkpoints(run_dir / "checkpoints", config.execution.keep_checkpoints)
+    latest = checkpoints.latest()
+    progress = Progress(config, sink)
+    if latest:
+        progress.restore(checkpoints.state(latest))
+    if not progress.finished:
+        _train(config, checkpoints, progress, models_dir)
+    return _result(progress)
+
+
+def _train(
+    config: RunConfig, checkpoints: Checkpoints, progress: Progress, models_dir: Path
+) -> None:
+    """Builds the trainer and lets it run."""
+    _quiet()
+    if config.execution.threads:
+        torch.set_num_threads(config.execution.threads)
+    data = tasks.load(config.task)
+    model, tokenizer = models.load(config, models_dir)
+    progress.meter.parameters = models.matmul_parameters(model)
+    checkpoints.clear_aside()
+    trainer = AblationTrainer(config, model, tokenizer, data, checkpoints, progress)
+    trainer.remove_callback(PrinterCallback)
+    latest = checkpoints.latest()
+    trainer.train(resume_from_checkpoint=str(latest) if latest else None)
+
+
+def _result(progress: Progress) -> RunResult:
+    assert progress.evaluation is not None
+    evaluation = progress.evaluation[1]
+    return RunResult(
+        status="interrupted" if progress.interrupted else "completed",
+        step=progress.meter.steps,
+        compute=progress.meter.compute(),
+        pass_rate=evaluation.pass_rate,
+        stderr=evaluation.stderr,
+        truncation=evaluation.truncation_rate,
+    )
+
+
+def _quiet() -> None:
+    """Keeps libraries' progress bars and advice out of a run's log; errors still show."""
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning)

@@ -1,0 +1,178 @@
+"""TRL's GRPOTrainer with our aggregation and filtering, meter, evaluation and checkpoints plugged in.
+
+Everything else is TRL's: rollouts, rewards, advantages, losses, the optimizer and the loop.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import RepeatSampler
+
+from recipes.checkpoints import Checkpoints
+from recipes.config import ConfigError, RunConfig
+from recipes.evaluate import evaluate, evaluation_seed
+from recipes.losses import advantage_scale, varied_groups
+from recipes.progress import Progress
+from recipes.tasks import TaskData
+
+SCALE_REWARDS = {"prompt": "group", "batch": "batch", "none": "none"}
+SCHEDULERS = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+NEVER = 10**9
+"""Steps: runs end by their budget, which is not TRL's to know, since a run can go on past it."""
+
+
+def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> GRPOConfig:
+    """The configuration in TRL's words. One optimizer step trains on one generated batch, once."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    micro = config.execution.micro_batch or config.batch.size // world
+    if config.batch.size % (micro * world):
+        allowed = f"a divisor of {config.batch.size} / {world} processes"
+        raise ConfigError("execution.micro_batch", micro, allowed)
+    accumulation = config.batch.size // (micro * world)
+    optimizer = config.optimizer
+    return GRPOConfig(
+        output_dir=str(folder),
+        seed=config.seed,
+        loss_type=config.loss.name,
+        importance_sampling_level=config.loss.ratio,
+        epsilon=config.loss.epsilon_low,
+        epsilon_high=config.loss.epsilon_high,
+        scale_rewards=SCALE_REWARDS[config.advantage.scale],
+        beta=0.0,  # no KL term in any recipe of the paper
+        num_generations=config.batch.generations,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=accumulation,
+        steps_per_generation=accumulation,
+        max_completion_length=config.task.max_completion_tokens,
+        temperature=config.task.temperature,
+        learning_rate=optimizer.lr,
+        lr_scheduler_type=SCHEDULERS[optimizer.schedule],
+        warmup_steps=optimizer.warmup_steps,
+        weight_decay=optimizer.weight_decay,
+        adam_beta1=optimizer.beta1,
+        adam_beta2=optimizer.beta2,
+        adam_epsilon=optimizer.eps,
+        max_grad_norm=optimizer.max_grad_norm,
+        max_steps=NEVER,
+        bf16=config.precision.dtype == "bf16",
+        fp16=config.precision.dtype == "fp16",
+        cast_lm_head_to_fp32=config.precision.fp32_head,
+        gradient_checkpointing=not config.model.embedded,
+        eval_on_start=evaluate_first,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        eval_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+class EpochSampler(RepeatSampler):
+    """TRL's sampler, whose order in an epoch depends on the seed and the epoch alone.
+
+    TRL's own draws each epoch's order from a generator that starts anew on resuming.
+    """
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by accelerate before an epoch begins."""
+        self.generator.manual_seed((self.seed << 20) + epoch)
+
+
+class AblationTrainer(GRPOTrainer):
+    """Trains one run, reporting to `progress`, which also says when to evaluate, save and stop."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        data: TaskData,
+        checkpoints: Checkpoints,
+        progress: Progress,
+    ) -> None:
+        def reward(completions: list[str], answer: list[str], **_: object) -> list[float]:
+            return [data.reward(*pair) for pair in zip(completions, answer, strict=True)]
+
+        self.config, self.data = config, data
+        self.checkpoints, self.progress = checkpoints, progress
+        super().__init__(
+            model=model,
+            reward_funcs=reward,
+            args=arguments(config, checkpoints.aside, evaluate_first=progress.meter.steps == 0),
+            train_dataset=Dataset.from_list(list(data.train)),
+            processing_class=tokenizer,
+            callbacks=[progress],
+        )
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Scales the advantages of the whole optimizer batch, before TRL shuffles and splits it."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        gather = self.accelerator.gather
+        lengths = gather(output["completion_mask"].sum(1))
+        varied = varied_groups(gather(output["advantages"]), self.num_generations)
+        kept = varied if self.config.filtering.zero_variance == "drop" else torch.ones_like(varied)
+        scale = advantage_scale(
+            self.loss_type, self.config.aggregation.over, lengths, self.num_generations, kept
+        )
+        local, rank = len(inputs), self.accelerator.process_index
+        output["advantages"] = output["advantages"] * scale[rank * local : (rank + 1) * local]
+        self._metrics["train"]["zero_variance_groups"].append(1 - varied.float().mean().item())
+        prompt_tokens = gather(output["prompt_mask"].sum()).sum()
+        self.progress.generated(int(prompt_tokens), int(lengths.sum()))
+        return output
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
+        return EpochSampler(
+            data_source=self.train_dataset if dataset is None else dataset,
+            mini_repeat_count=self.num_generations,
+            batch_size=self.args.generation_batch_size // self.num_generations,
+            repeat_count=self.num_iterations * self.args.steps_per_generation,
+            seed=self.args.seed,
+        )
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """Decays over the configured steps, which are part of the run, not over the budget's."""
+        steps = self.config.optimizer.total_steps or num_training_steps
+        return super().create_scheduler(steps, optimizer)
+
+    def evaluate(self, *_: object, **__: object) -> dict[str, float]:
+        """Held-out mean@k, in place of a pass over an evaluation data set."""
+        evaluation = evaluate(
+            self.accelerator.unwrap_model(self.model),
+            self.processing_class,
+            self.generation_config,
+            self.data,
+            samples=self.config.task.eval_samples,
+            seed=evaluation_seed(self.config.seed, self.state.global_step),
+        )
+        self.progress.evaluated(self.state.global_step, evaluation)
+        self.control.should_evaluate = False  # as Trainer.evaluate does, else it is done twice
+        return {}
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
+        """TRL writes to the folder aside, its `output_dir`; complete, it becomes a checkpoint."""
+        super()._save_checkpoint(model, trial)
+        if self.accelerator.is_main_process:
+            step = self.state.global_step
+            written = self.checkpoints.aside / f"checkpoint-{step}"
+            self.checkpoints.publish(written, step, self.progress.state())
+            self.progress.saved(step)
+        self.accelerator.wait_for_everyone()
+
+    def create_model_card(self, *_: object, **__: object) -> None:
+        """None: a checkpoint is not published."""
+
+    def floating_point_ops(self, inputs: object) -> int:
+        """None: `recipes.meter` counts them, and for a generated batch transformers cannot."""
+        return 0
