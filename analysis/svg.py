@@ -1,0 +1,193 @@
+"""curves.svg: the fitted curves as a figure for papers, written by hand and the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from analysis.curves import Array
+from analysis.sigmoid import value
+from analysis.words import amount
+
+WIDTH, HEIGHT = 720, 430
+LEFT, RIGHT, TOP, BOTTOM = 58, 520, 16, 380
+SHOWN = 6
+"""Curves with colour, points and band; those further down are thin grey lines."""
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's palette, jfly.uni-koeln.de/color, without black and yellow."""
+SHAPES = (
+    '<circle id="m0" r="3.2"/>',
+    '<rect id="m1" x="-2.9" y="-2.9" width="5.8" height="5.8"/>',
+    '<path id="m2" d="M0-3.9 3.6 2.6-3.6 2.6Z"/>',
+    '<path id="m3" d="M0-4.2 4.2 0 0 4.2-4.2 0Z"/>',
+    '<path id="m4" d="M0 3.9 3.6-2.6-3.6-2.6Z"/>',
+    '<path id="m5" d="M-1.3-3.9h2.6v2.6h2.6v2.6h-2.6v2.6h-2.6v-2.6h-2.6v-2.6h2.6Z"/>',
+    f'<clipPath id="axes"><path d="M{LEFT} {TOP - 4}H{RIGHT + 4}V{BOTTOM + 4}H{LEFT}Z"/>'
+    "</clipPath>",
+)
+STYLE = (
+    "text{font:12px Helvetica,Arial,sans-serif;fill:#222}.tick{fill:#555;font-size:11px}"
+    ".grid{stroke:#e4e4e4}.axis{stroke:#444;fill:none}.fit{fill:none;stroke-width:1.8}"
+    ".ahead{stroke-dasharray:5 4}.muted{fill:none;stroke:#bbb}.at{stroke:#222;stroke-dasharray:2 3}"
+)
+
+
+def ticks(low: float, high: float, wanted: int) -> list[float]:
+    """Round values from low to high, about as many as wanted."""
+    rough = (high - low) / wanted
+    power = 10 ** np.floor(np.log10(rough))
+    step = float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9)))
+    first, last = np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9)
+    return [float(k * step) for k in np.arange(first, last + 1)]
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Powers of ten from low to high, or round values where there are fewer than two."""
+    powers = np.arange(np.ceil(np.log10(low)), np.floor(np.log10(high)) + 1)
+    every = max(1, -(-len(powers) // 8))
+    return [float(10**p) for p in powers[::every]] if len(powers) > 1 else ticks(low, high, 5)
+
+
+def quantiles(run: Mapping[str, Any], compute: Array) -> Array:
+    """The 2.5%, 50% and 97.5% points of a run's draws at each compute: (n,) -> (3, n)."""
+    A, B, C_mid, R0 = np.array(run["draws"], dtype=np.float64).T[:, :, None]
+    return np.asarray(np.quantile(value(compute, A, B, C_mid, R0), [0.025, 0.5, 0.975], axis=0))
+
+
+class _Axes:
+    """Places compute (log) and pass rate on the figure."""
+
+    def __init__(self, low: float, high: float, bottom: float, top: float) -> None:
+        self.low, self.high, self.bottom, self.top = low, max(high, 1.01 * low), bottom, top
+
+    def x(self, compute: Array | float) -> Array:
+        part = np.log(np.asarray(compute) / self.low) / np.log(self.high / self.low)
+        return np.asarray(LEFT + part * (RIGHT - LEFT))
+
+    def y(self, rate: Array | float) -> Array:
+        part = (np.asarray(rate) - self.bottom) / (self.top - self.bottom)
+        return np.asarray(BOTTOM - part * (BOTTOM - TOP))
+
+
+def _axes(page: Mapping[str, Any]) -> _Axes:
+    points = np.array([p[:2] for run in page["runs"] for p in run["points"] if p[0] > 0])
+    low, high = points[:, 0].min(), max(points[:, 0].max(), page["at"] or 0.0)
+    drawn = [run for run in page["runs"][:SHOWN] if run["draws"]]
+    ends = [quantiles(run, np.array([high]))[1, 0] for run in drawn]
+    bottom, top = min(points[:, 1].min(), *ends, 1), max(points[:, 1].max(), *ends, 0)
+    pad = 0.06 * (top - bottom) or 0.05
+    return _Axes(low, high, max(0.0, bottom - pad), min(1.0, top + pad))
+
+
+def _text(x: float, y: float, text: str, look: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(text)}</text>'
+
+
+def _line(css: str, d: str) -> str:
+    return f'<path class="{css}" d="{d}"/>'
+
+
+def _path(x: Array, y: Array) -> str:
+    return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
+
+
+def _frame(axes: _Axes, unit: str) -> list[str]:
+    out = []
+    for rate in ticks(axes.bottom, axes.top, 5):
+        y = float(axes.y(rate))
+        out.append(_line("grid", f"M{LEFT} {y:.1f}H{RIGHT}"))
+        out.append(_text(LEFT - 8, y + 4, f"{rate:.2f}", 'class="tick" text-anchor="end"'))
+    for compute in decades(axes.low, axes.high):
+        x = float(axes.x(compute))
+        out.append(_line("axis", f"M{x:.1f} {BOTTOM}v5"))
+        out.append(_text(x, BOTTOM + 18, amount(compute), 'class="tick" text-anchor="middle"'))
+    across, up = (LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2
+    turned = f'text-anchor="middle" transform="rotate(-90 16 {up:.1f})"'
+    out.append(_line("axis", f"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"))
+    out.append(_text(across, HEIGHT - 12, f"Compute ({unit})", 'text-anchor="middle"'))
+    out.append(_text(16, up, "Held-out pass rate", turned))
+    return out
+
+
+def _mark(rank: int, x: Array | float, y: Array | float, hollow: bool = False) -> str:
+    fill, stroke = ("#fff", COLOURS[rank]) if hollow else (COLOURS[rank], "#fff")
+    place = f'x="{float(x):.1f}" y="{float(y):.1f}"'
+    return f'<use href="#m{rank}" {place} fill="{fill}" stroke="{stroke}" stroke-width=".9"/>'
+
+
+def _fit(axes: _Axes, run: Mapping[str, Any], rank: int) -> list[str]:
+    """The fitted curve, solid to the last point and dashed beyond, and its 95% band."""
+    grid = np.geomspace(axes.low, axes.high, 97)
+    x, (low, mid, high) = axes.x(grid), axes.y(quantiles(run, grid))
+    if rank >= SHOWN:
+        return [_line("muted", _path(x, mid))]
+    seen = int(np.sum(grid <= max(p[0] for p in run["points"]) * (1 + 1e-9)))
+    edge = _path(np.append(x, x[::-1]), np.append(high, low[::-1]))
+    stroke = f'fit" stroke="{COLOURS[rank]}'
+    out = [f'<path d="{edge}Z" fill="{COLOURS[rank]}" opacity=".12"/>']
+    if seen > 1:
+        out.append(_line(stroke, _path(x[:seen], mid[:seen])))
+    if seen < len(grid):
+        first = max(seen - 1, 0)
+        out.append(_line("ahead " + stroke, _path(x[first:], mid[first:])))
+    return out
+
+
+def _run(axes: _Axes, run: Mapping[str, Any], rank: int) -> str:
+    out = _fit(axes, run, rank) if run["draws"] else []
+    if rank < SHOWN:
+        points = [p for p in run["points"] if p[0] > 0]
+        out += [_mark(rank, axes.x(p[0]), axes.y(p[1]), hollow=not p[3]) for p in points]
+    return f'<g clip-path="url(#axes)">{"".join(out)}</g>'
+
+
+def _spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Heights at least a gap apart and within the axes, each near the one wanted."""
+    order = np.argsort(wanted, kind="stable")
+    placed = list(wanted)
+    floor, ceiling = float(TOP), float(BOTTOM)
+    for i in order:
+        placed[i] = max(placed[i], floor)
+        floor = placed[i] + gap
+    for i in order[::-1]:
+        placed[i] = min(placed[i], ceiling)
+        ceiling = placed[i] - gap
+    return placed
+
+
+def _labels(axes: _Axes, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The name of each coloured curve beside its right end."""
+    edge = np.array([axes.high])
+    rates = [quantiles(r, edge)[1, 0] if r["draws"] else r["points"][-1][1] for r in runs]
+    ends = [float(axes.y(rate)) for rate in rates]
+    out = []
+    for rank, (run, end, y) in enumerate(zip(runs, ends, _spread(ends, 18), strict=True)):
+        name = run["name"] if len(run["name"]) <= 24 else run["name"][:23] + "…"
+        out.append(_line("grid", f"M{RIGHT + 2} {end:.1f}L{RIGHT + 14} {y:.1f}"))
+        out.append(_mark(rank, RIGHT + 22, y) + _text(RIGHT + 31, y + 4, name))
+    return out
+
+
+def curves_svg(page: Mapping[str, Any]) -> str:
+    """The figure of the runs of a report, best first: points, fits and 95% bands on log compute.
+
+    Args:
+        page: what `analysis.report` embeds in its page: ``unit``, ``at`` and ``runs``.
+    """
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    axes, runs = _axes(page), page["runs"]
+    target = f"M{axes.x(page['at']):.1f} {TOP}V{BOTTOM}" if page["at"] else ""
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
+        f"<style>{STYLE}</style><defs>{''.join(SHAPES)}</defs>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        *_frame(axes, page["unit"]),
+        *([_line("at", target)] if target else []),
+        *[_run(axes, run, rank) for rank, run in reversed(list(enumerate(runs)))],
+        *_labels(axes, runs[:SHOWN]),
+        "</svg>\n",
+    ]
+    return "\n".join(lines)
