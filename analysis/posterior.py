@@ -1,0 +1,322 @@
+"""What the points of a recipe say about its curve, and how surely: posterior draws.
+
+Model. The points are the curve of `analysis.sigmoid` plus noise with standard deviation
+sigma * sd_i, correlated from one evaluation to the next as rho^gap (AR(1)); with several seeds,
+each seed's rise is off by its own normal amount with standard deviation kappa * sigma. sigma is
+integrated over its Jeffreys prior, and everything else over these priors: R0 uniform, rho and kappa
+uniform on their grids, and
+
+* A - R0 log-uniform above `SMALL_GAIN`: the size of the gain is a scale, unknown beforehand. A
+  uniform A instead pulled forecasts of early, noisy curves up (docs/notes.md);
+
+* log B ~ N(log 1.5, 0.6): 95% of it within 0.46..4.9; published values lie within 1.09..2.44
+  (arXiv 2510.13786, table 1, on GPU-hours after the first epoch), and are lower over whole runs;
+* log C_mid ~ N(log of a third of the last compute, log 4): budgets are chosen so that a curve shows;
+  in the paper C_mid lies within 0.15..0.7 of the compute fitted.
+
+Given (C_mid, B, rho, kappa) the curve is linear in (A, R0) and everything else is closed-form, so a
+grid over (log C_mid, log B) that zooms onto its own mass, row by row, covers even the long curved
+ridge of a run that ended early. Draws are taken from the grid's cells and weighted by the exact
+posterior over the cell's density (importance sampling), so the grid need not be fine.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from analysis.curves import Array, Points
+from analysis.sigmoid import _log, _rise
+
+RHO = np.array([-0.4, -0.2, 0.0, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9])
+KAPPA = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0])
+LOG_B_PRIOR = (np.log(1.5), 0.6)
+LOG_C_MID_PRIOR = (np.log(1 / 3), np.log(4.0))
+"""Mean, relative to the last compute, and standard deviation."""
+SMALL_GAIN = 0.005
+"""Gains smaller than this are all alike."""
+NOISE_FLOOR = 1e-5
+"""Rewards are not told apart more finely than this, so that a perfect curve stays proper."""
+GRID = 20
+ZOOMS = 6
+DEPTH = 14.0
+"""Cells whose log density is this far under the highest are left out of the next grid."""
+DRAWS = 4000
+KEPT = 1000
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Equally likely curves, each field (S,)."""
+
+    A: Array
+    B: Array
+    C_mid: Array
+    R0: Array
+    rho: Array
+    sigma: Array
+    """Noise of one point of average weight."""
+    tau: Array
+    """Standard deviation of A between seeds; 0 with one seed."""
+
+    def at(self, compute: Array) -> Array:
+        """(S, m) each curve at m values of compute."""
+        s = _rise(_log(np.atleast_1d(compute)), np.log(self.C_mid)[:, None], self.B[:, None])
+        return np.asarray(self.R0[:, None] + (self.A - self.R0)[:, None] * s)
+
+    def take(self, rows: NDArray[np.int64]) -> "Draws":
+        """The draws at the given rows."""
+        return Draws(*(getattr(self, f)[rows] for f in self.__dataclass_fields__))
+
+
+Prior = Callable[[Array, Array, Array, Array], Array]
+"""Log of a prior density over the model's own, of (A, log B, log C_mid, R0), each (S,)."""
+
+
+def draw(
+    points: Points,
+    rng: np.random.Generator,
+    *,
+    A: float | None = None,
+    prior: Prior | None = None,
+    kept: int = KEPT,
+) -> Draws:
+    """Posterior draws of a recipe's curve, as many as `kept`.
+
+    Args:
+        points: At least three points, two of them at compute > 0.
+        rng: Source of randomness.
+        A: Fixes the ceiling, as when efficiencies are compared at a shared one.
+        prior: Replaces the default prior, as one learned from a sweep does.
+        kept: Number of draws.
+    """
+    model = _Model(points, A)
+    cells = _zoom(model)
+    u, v, rho, kappa, log_q = _propose(cells, rng)
+    density, linear = model.density(u, v, (rho, kappa))
+    log_w = density - log_q
+    A_, R0, sigma, log_p = _linear_draws(linear, A, rng)
+    log_w += log_p + _log_gain_prior(A_, R0)
+    if prior is not None:
+        log_w += prior(A_, v, u, R0)
+    rows = _systematic(np.exp(log_w - log_w.max()), kept, rng)
+    tau = KAPPA[kappa] * sigma
+    return Draws(A_, np.exp(v), np.exp(u), R0, RHO[rho], sigma, tau).take(rows)
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """Normal posterior of (A, R0) given the rest, and the scale of its noise; all one shape."""
+
+    A: Array
+    R0: Array
+    v_aa: Array
+    v_ar: Array
+    v_rr: Array
+    sse: Array
+    dof: float
+
+
+class _Model:
+    """Log posterior of (log C_mid, log B, rho, kappa) with the rest integrated out."""
+
+    def __init__(self, points: Points, A: float | None) -> None:
+        self.x, self.fixed = _log(points.compute), A
+        self.n, self.dof = len(points), len(points) - (2 if A is None else 1)
+        reached = self.x[np.isfinite(self.x)]
+        self.center = float(reached.max()) + LOG_C_MID_PRIOR[0]
+        self.series = [points.series == j for j in range(int(points.series.max()) + 1)]
+        self.kappa = KAPPA if len(self.series) > 1 else KAPPA[:1]
+        phi = RHO[:, None] ** 1.0 * np.ones(self.n)
+        phi = np.sign(phi) ** points.gap * np.abs(phi) ** points.gap
+        self.noise = _precision(phi, points.sd)
+        y = points.reward
+        self.py, self.p1 = (_times(self.noise, z) for z in (y, np.ones(self.n)))
+        self.y = y
+        self.log_det = np.log1p(-(phi**2)).sum(axis=1)
+
+    def density(
+        self, u: Array, v: Array, pick: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    ) -> tuple[Array, _Linear]:
+        """Log density at P points, (P, rhos, kappas), or (P,) at the picked rho and kappa.
+
+        The bounds of A and R0 are not counted: see `bounds`.
+        """
+        s = _rise(self.x, u[:, None], np.exp(v)[:, None])
+        sums = [self._sums(s, mask) for mask in self.series]
+        if pick is not None:
+            at = (np.arange(len(u)), pick[0])
+            sums = [tuple(np.broadcast_to(a, (len(u), len(RHO)))[at] for a in z) for z in sums]
+            kappa2, log_det = self.kappa[pick[1]] ** 2, self.log_det[pick[0]]
+        else:
+            sums = [tuple(np.asarray(a)[..., None] for a in z) for z in sums]
+            kappa2, log_det = self.kappa**2, self.log_det[:, None]
+        aa, ar, rr, ba, br, yy = (sum(z) for z in zip(*sums, strict=True))
+        for m_aa, m_ar, _, b_a, *_ in sums if len(sums) > 1 else ():
+            f = kappa2 / (1 + kappa2 * m_aa)
+            aa, ar, rr = aa - f * m_aa**2, ar - f * m_aa * m_ar, rr - f * m_ar**2
+            ba, br, yy = ba - f * m_aa * b_a, br - f * m_ar * b_a, yy - f * b_a**2
+            log_det = log_det + np.log1p(kappa2 * m_aa)
+        det, linear = self._solve(aa, ar, rr, ba, br, yy)
+        shape = (-1,) + (1,) * (linear.sse.ndim - 1)
+        prior = -0.5 * ((v - LOG_B_PRIOR[0]) / LOG_B_PRIOR[1]) ** 2
+        prior = prior - 0.5 * ((u - self.center) / LOG_C_MID_PRIOR[1]) ** 2
+        log_density = -0.5 * (log_det + np.log(det) + linear.dof * np.log(linear.sse))
+        return log_density + prior.reshape(shape), linear
+
+    def bounds(self, linear: _Linear) -> Array:
+        """Log of roughly how much of (A, R0) given the rest is inside 0 <= R0 <= A <= 1."""
+        variance = linear.sse / linear.dof
+        if self.fixed is None:
+            log_p, middle = _inside(linear.A, np.sqrt(variance * linear.v_aa), 0.0, 1.0)
+        else:
+            log_p, middle = np.zeros_like(variance), linear.A
+        R0, sd = _given_a(linear, middle, variance)
+        log_r, start = _inside(R0, sd, 0.0, middle)
+        return log_p + log_r + _log_gain_prior(middle, start)
+
+    def _sums(self, s: Array, mask: NDArray[np.bool_]) -> tuple[Array, ...]:
+        """One seed's normal equations in (A, R0) and y'y, (P, rhos) or (rhos,)."""
+        diagonal, off = self.noise
+        s = s[:, mask]
+        inner = off[:, mask[1:] & mask[:-1]]
+        ss = (s * s) @ diagonal[:, mask].T + 2 * (s[:, 1:] * s[:, :-1]) @ inner.T
+        s1, sy = s @ self.p1[:, mask].T, s @ self.py[:, mask].T
+        one, y = self.p1[:, mask].sum(1), self.py[:, mask].sum(1)
+        yy = self.py[:, mask] @ self.y[mask]
+        return ss, s1 - ss, one - 2 * s1 + ss, sy, y - sy, yy
+
+    def _solve(self, aa: Array, ar: Array, rr: Array, ba: Array, br: Array, yy: Array):
+        if self.fixed is not None:
+            rr = np.maximum(rr, 1e-10 * (aa + 2 * ar + rr))
+            r0 = (br - ar * self.fixed) / rr
+            sse = yy - 2 * self.fixed * ba + self.fixed**2 * aa - r0**2 * rr
+            zero = np.zeros_like(r0)
+            sse = np.maximum(sse, 0) + self.n * NOISE_FLOOR**2
+            return rr, _Linear(zero + self.fixed, r0, zero, zero, 1 / rr, sse, self.dof)
+        floor = 1e-10 * (aa + 2 * ar + rr)  # points all on one side leave A or R0 free
+        aa, rr = np.maximum(aa, floor), np.maximum(rr, floor)
+        det = np.maximum(aa * rr - ar * ar, 1e-10 * aa * rr)
+        A, R0 = (ba * rr - br * ar) / det, (br * aa - ba * ar) / det
+        sse = np.maximum(yy - A * ba - R0 * br, 0) + self.n * NOISE_FLOOR**2
+        return det, _Linear(A, R0, rr / det, -ar / det, aa / det, sse, self.dof)
+
+
+def _precision(phi: Array, sd: Array) -> tuple[Array, Array]:
+    """Tridiagonal inverse of the AR(1) covariance: diagonal (rhos, n) and off it (rhos, n - 1)."""
+    fresh = 1 / (1 - phi**2)
+    diagonal = fresh.copy()
+    diagonal[:, :-1] += phi[:, 1:] ** 2 * fresh[:, 1:]
+    off = -phi[:, 1:] * fresh[:, 1:]
+    return diagonal / sd**2, off / (sd[1:] * sd[:-1])
+
+
+def _times(noise: tuple[Array, Array], z: Array) -> Array:
+    diagonal, off = noise
+    product = diagonal * z
+    product[:, 1:] += off * z[:-1]
+    product[:, :-1] += off * z[1:]
+    return product
+
+
+def _inside(mean: Array, sd: Array, low: float, high: float | Array) -> tuple[Array, Array]:
+    """Log probability of a normal between two bounds, and its mean there."""
+    a, b = (low - mean) / sd, (high - mean) / sd
+    flip = a > 0
+    near, far = np.where(flip, -b, a), np.where(flip, -a, b)
+    p = np.maximum(ndtr(far) - ndtr(near), 1e-300)
+    shift = (np.exp(-0.5 * a * a) - np.exp(-0.5 * b * b)) / (np.sqrt(2 * np.pi) * p)
+    return np.log(p), np.clip(mean + sd * shift, low, high)
+
+
+def _log_gain_prior(A: Array, R0: Array) -> Array:
+    return np.asarray(-np.log(A - R0 + SMALL_GAIN))
+
+
+def _given_a(linear: _Linear, A: Array, variance: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of R0 given A."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = np.where(linear.v_aa > 0, linear.v_ar / linear.v_aa, 0.0)
+    left = np.maximum(linear.v_rr - slope * linear.v_ar, 1e-12 * linear.v_rr)
+    return linear.R0 + slope * (A - linear.A), np.sqrt(variance * left)
+
+
+def _linear_draws(
+    linear: _Linear, A: float | None, rng: np.random.Generator
+) -> tuple[Array, Array, Array, Array]:
+    """A, R0 and sigma given the rest, within the bounds, and the log weight that costs."""
+    variance = linear.sse / rng.chisquare(linear.dof, len(linear.sse))
+    if A is None:
+        a, log_p = _truncated(linear.A, np.sqrt(variance * linear.v_aa), 0.0, 1.0, rng)
+    else:
+        a, log_p = linear.A, np.zeros_like(variance)
+    mean, sd = _given_a(linear, a, variance)
+    r0, log_p0 = _truncated(mean, sd, 0.0, a, rng)
+    return a, r0, np.sqrt(variance), log_p + log_p0
+
+
+def _truncated(
+    mean: Array, sd: Array, low: float, high: float | Array, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Draws of a normal within bounds by its inverse distribution, and its log mass there."""
+    a, b = (low - mean) / sd, (high - mean) / sd
+    flip = a > 0
+    pa, pb = ndtr(np.where(flip, -b, a)), ndtr(np.where(flip, -a, b))
+    z = ndtri(pa + rng.random(len(mean)) * (pb - pa))
+    drawn = mean + sd * np.where(flip, -z, z)
+    return np.clip(drawn, low, high), np.log(np.maximum(pb - pa, 1e-300))
+
+
+def _zoom(model: _Model):
+    """A grid whose rows of log C_mid each span their own range of log B, and its cell masses."""
+    spread = 4.5 * LOG_C_MID_PRIOR[1]
+    u = np.linspace(model.center - spread, model.center + spread, GRID)
+    low = np.full(GRID, LOG_B_PRIOR[0] - 4.5 * LOG_B_PRIOR[1])
+    high = np.full(GRID, LOG_B_PRIOR[0] + 4.5 * LOG_B_PRIOR[1])
+    for zoom in range(ZOOMS):
+        v = low[:, None] + (high - low)[:, None] * (np.arange(GRID) + 0.5) / GRID
+        density, linear = model.density(np.repeat(u, GRID), v.reshape(-1))
+        density = density + model.bounds(linear)
+        mass = density + np.log(np.repeat(high - low, GRID))[:, None, None]
+        top = np.logaddexp.reduce(density.reshape(len(density), -1), axis=1).reshape(GRID, GRID)
+        kept = top >= min(top.max() - DEPTH, np.partition(top.ravel(), -GRID)[-GRID])
+        if kept.mean() > 0.25 or zoom == ZOOMS - 1:
+            break
+        u, low, high = _narrow(kept, u, low, high)
+    return u, low, high, mass
+
+
+def _narrow(kept, u, low, high):
+    """Ranges of the kept cells, one cell wider all round, resampled to as many rows."""
+    rows = np.flatnonzero(kept.any(axis=1))
+    width = (high - low) / GRID
+    first, last = kept.argmax(axis=1), GRID - 1 - kept[:, ::-1].argmax(axis=1)
+    new_low, new_high = low + (first - 1) * width, low + (last + 2) * width
+    du = u[1] - u[0]
+    new_u = np.linspace(u[rows[0]] - du, u[rows[-1]] + du, GRID)
+    return new_u, np.interp(new_u, u[rows], new_low[rows]), np.interp(new_u, u[rows], new_high[rows])
+
+
+def _propose(cells, rng: np.random.Generator):
+    """Points spread over the cells by their mass, and the log density they were drawn with."""
+    u, low, high, mass = cells
+    flat = mass.reshape(-1)
+    p = np.exp(flat - flat.max())
+    chosen = _systematic(p, DRAWS, rng)
+    cell, rho, kappa = np.unravel_index(chosen, mass.shape)
+    row, column = np.divmod(cell, GRID)
+    width = (high - low)[row] / GRID
+    du = u[1] - u[0]
+    jitter = rng.random((2, DRAWS))
+    new_u = u[row] + (jitter[0] - 0.5) * du
+    new_v = low[row] + (column + jitter[1]) * width
+    return new_u, new_v, rho, kappa, flat[chosen] - np.log(width)
+
+
+def _systematic(weights: Array, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Rows drawn by weight with one random offset, in random order (Kitagawa 1996)."""
+    total = np.cumsum(weights)
+    marks = (np.arange(size) + rng.random()) * (total[-1] / size)
+    return rng.permutation(np.minimum(np.searchsorted(total, marks), len(weights) - 1))
