@@ -31,7 +31,7 @@ GROUPS = (*AXES, "recipe", "budget", "cluster", "tracking")
 AXIS_TYPES = {axis: get_type_hints(Settings)[axis] for axis in AXES}
 Schema = TypeVar("Schema", Settings, Sweep)
 
-# Named in conf/config.yaml: under a schema every field exists and is typed, whatever files leave out.
+# Named in conf/config.yaml: under a schema every field exists and is typed, whatever files omit.
 ConfigStore.instance().store(name="schema", node=Settings)
 
 

@@ -1,4 +1,4 @@
-"""What the command line tells a person in one line. Anything else is a bug, and shows a traceback."""
+"""What the command line tells a person in one line. Any other exception is a bug."""
 
 from __future__ import annotations
 

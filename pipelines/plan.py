@@ -54,6 +54,19 @@ class Plan:
     settings: Settings
     overrides: list[str]
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The runs as a manifest keeps them."""
+        return [
+            {
+                "run_id": run.run_id,
+                "label": run.label,
+                "choices": run.choices,
+                "seed": run.seed,
+                "budget": run.resolved["budget"],
+            }
+            for run in self.runs
+        ]
+
 
 def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> Plan:
     """The runs of sweep `name` under Hydra `overrides` (those of ``sweep.`` change the sweep).
@@ -85,9 +98,14 @@ def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] =
     )
 
 
-def settings_of(overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()) -> Settings:
-    """The resolved configuration of a single run."""
-    return schema(Settings, Composer(config_dirs).base(overrides).config)
+def single(
+    overrides: Sequence[str] = (), config_dirs: Sequence[Path] = ()
+) -> tuple[PlannedRun, Settings]:
+    """The one run that `overrides` describe, and its whole resolved configuration."""
+    base = Composer(config_dirs).base(overrides)
+    settings = schema(Settings, base.config)
+    choices = {axis: base.choices[axis] for axis in AXES}
+    return _planned(settings, "base", choices), settings
 
 
 def run_id_of(resolved: Mapping[str, Any]) -> str:
@@ -96,14 +114,9 @@ def run_id_of(resolved: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def run_config(settings: Settings) -> RunConfig:
-    """The run's part of a resolved configuration."""
-    return RunConfig(**{item.name: getattr(settings, item.name) for item in fields(RunConfig)})
-
-
-def planned(settings: Settings, label: str, choices: dict[str, str]) -> PlannedRun:
-    """`settings` as a run with its identity."""
-    config = run_config(settings)
+def _planned(settings: Settings, label: str, choices: dict[str, str]) -> PlannedRun:
+    names = [item.name for item in fields(RunConfig)]
+    config = RunConfig(**{name: getattr(settings, name) for name in names})
     resolved = asdict(config)
     return PlannedRun(run_id_of(resolved), label, choices, config.seed, config, resolved)
 
@@ -137,7 +150,7 @@ class _Expander:
         kept = {key: value for key, value in self._values.items() if key.partition(".")[0] in nodes}
         keys = {key: value for key, value in combination.items() if key not in SWEPT_GROUPS}
         settings = schema(Settings, merged(base.config, nodes, {**kept, **keys, "seed": seed}))
-        return planned(settings, self._label(combination), self.choices(combination, base))
+        return _planned(settings, self._label(combination), self.choices(combination, base))
 
     def choices(self, combination: Combination, base: Base) -> dict[str, str]:
         """The choice on every axis and on every key that the sweep varies."""

@@ -1,0 +1,192 @@
+"""The ``shortlist`` command: parses, dispatches, and turns errors into one line and a status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from pipelines.errors import ServiceError, ShortlistError, UserError
+
+Handler = Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: its line in the help, its arguments, and the function in `commands` it calls."""
+
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{self.prog}: {message} (see {self.prog} --help)")
+
+
+def _sweep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sweep", metavar="SWEEP", help="a file in conf/sweep/ or in --config-dir")
+
+
+def _overrides(parser: argparse.ArgumentParser) -> None:
+    help_text = "Hydra overrides, such as budget=small optimizer.lr=1e-3 sweep.seeds=[0,1]"
+    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help=help_text)
+
+
+def _sweep_overrides(parser: argparse.ArgumentParser) -> None:
+    _sweep(parser)
+    _overrides(parser)
+
+
+def _launch(parser: argparse.ArgumentParser) -> None:
+    _sweep_overrides(parser)
+    parser.add_argument("--follow", action="store_true", help="show progress until all is done")
+
+
+def _root(parser: argparse.ArgumentParser) -> None:
+    default = Path(os.environ.get("SHORTLIST_ROOT", "outputs"))
+    parser.add_argument("--root", type=Path, default=default, help="folder of runs (%(default)s)")
+
+
+def _status(parser: argparse.ArgumentParser) -> None:
+    _sweep(parser)
+    _root(parser)
+
+
+def _judging(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--at", type=float, metavar="X", help="also order by forecast at compute X")
+    parser.add_argument("--until", type=float, metavar="X", help="fit only points up to compute X")
+    parser.add_argument(
+        "--margin", type=float, default=0.02, help="smaller differences in A are none (%(default)s)"
+    )
+    parser.add_argument(
+        "--skip-below", type=float, metavar="X", help="leave out points below compute X"
+    )
+
+
+def _rank(parser: argparse.ArgumentParser) -> None:
+    _sweep(parser)
+    _root(parser)
+    _judging(parser)
+    parser.add_argument("--compute", metavar="AXIS", help="compute axis; default: the sweep's")
+    parser.add_argument(
+        "--source",
+        choices=("ledger", "mlflow"),
+        default="ledger",
+        help="of the curves (%(default)s)",
+    )
+
+
+def _fit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("curves", type=Path, metavar="CURVES", help=".csv, .jsonl or .parquet")
+    for name, default in (("group", "run"), ("x", "compute"), ("y", "reward")):
+        parser.add_argument(f"--{name}", default=default, metavar="COLUMN", help="(%(default)s)")
+    for name in ("stderr", "seed"):
+        parser.add_argument(f"--{name}", metavar="COLUMN", help=f"default: {name}, where present")
+    _judging(parser)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the report there")
+
+
+COMMANDS = {
+    "plan": Command("the runs a sweep would make, what each costs, what exists", _sweep_overrides),
+    "launch": Command("submit what is missing", _launch),
+    "status": Command("state and progress of a sweep's runs", _status),
+    "rank": Command("fit, judge and order a sweep's choices; write the report", _rank),
+    "fit": Command("the same analysis on anyone's curves", _fit),
+    "sync": Command("put into MLflow what could not be logged at the time", _status),
+    "config": Command("the resolved configuration of one run", _overrides),
+    "train": Command("one run, here, in the foreground", _overrides),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status (0 done, 1 no, 2 bad input, 3 out of reach)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    try:
+        return _dispatch([word for word in words if word != "--debug"])
+    except KeyboardInterrupt:
+        return _fail("interrupted; what was submitted goes on", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        known = _known(error)
+        if known is None:
+            kind = type(error).__name__
+            return _fail(f"unexpected {kind}: {error} (--debug shows the traceback)", 1)
+        return _fail(str(known), known.status)
+
+
+def _known(error: Exception) -> ShortlistError | None:
+    from recipes.config import ConfigError
+
+    if isinstance(error, ShortlistError):
+        return error
+    # Looked up where it was loaded, if it was: importing it would import NumPy.
+    curve_error = getattr(sys.modules.get("analysis.curves"), "CurveError", ConfigError)
+    if isinstance(error, ConfigError | curve_error):
+        return UserError(str(error))
+    if isinstance(error, OSError):
+        return ServiceError(
+            f"filesystem: {error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        )
+    return None
+
+
+def _fail(message: str, status: int) -> int:
+    sys.stderr.write(f"shortlist: {message}\n")
+    return status
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in {"-h", "--help", "help"}:
+        sys.stdout.write(_help())
+        return 0 if words else 2
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        sys.stdout.write(f"shortlist {version('shortlist')}\n")
+        return 0
+    name, *rest = words
+    if name not in COMMANDS:
+        raise UserError(f"command: got {name!r}, allowed: {' | '.join(COMMANDS)}")
+    arguments = _parser(name).parse_intermixed_args(rest)
+    from pipelines import commands
+
+    handler: Handler = getattr(commands, name)
+    return handler(arguments)
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    command = COMMANDS[name]
+    parser = _Parser(prog=f"shortlist {name}", description=command.help, allow_abbrev=False)
+    command.arguments(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument(
+        "--config-dir", type=Path, action="append", default=[], help="a folder laid out like conf/"
+    )
+    # Read by main(), before anything can fail; here for the help.
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    return (
+        "shortlist: find the RL design choices worth scaling.\n\n"
+        "usage: shortlist COMMAND [--json] [--debug] ...   (shortlist COMMAND --help says more)\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""From a sweep's curves to its ranking: read, judge, write the report, and put it into MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.report import write
+
+from analysis.curves import Curve, CurveError, curve
+from analysis.ranking import Analysis, Options, analyse
+from pipelines.config import Tracking
+from pipelines.display import note
+from pipelines.errors import ServiceError, UserError
+from pipelines.files import Record
+from pipelines.ledger import Ledger
+from pipelines.manifest import manifest_of
+from recipes.config import COMPUTE_AXES
+
+PASS_RATE = "eval/pass_rate"
+STDERR = "eval/pass_rate_stderr"
+TRUNCATION = "eval/truncation_rate"
+SIGNALS = ("train/entropy", "train/reward", "train/truncation_rate")
+"""Training metrics that tell of a collapse."""
+FITTED = ("A", "B", "C_mid", "R0", "rmse")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A judged sweep, and where its report is."""
+
+    sweep: str
+    analysis: Analysis
+    folder: Path
+
+
+def rank_sweep(
+    ledger: Ledger, sweep: str, options: Options, axis: str | None = None, source: str = "ledger"
+) -> Ranked:
+    """Judges the curves of `sweep`; writes ``ranking.json``, ``report.html`` and ``curves.svg``.
+
+    Args:
+        ledger: Where the sweep was launched.
+        sweep: Its name.
+        options: What to judge by; its compute axis is replaced by `axis` or the sweep's own.
+        axis: Compute axis of the curves, one of `COMPUTE_AXES`.
+        source: ``ledger``, the files that everything is written to first, or ``mlflow``.
+
+    Raises:
+        UserError: No such sweep, no curve yet, or an unknown axis.
+        ServiceError: MLflow is out of reach, with `source` ``mlflow``.
+    """
+    manifest = manifest_of(ledger, sweep)
+    axis = axis or manifest["compute"]
+    if axis not in COMPUTE_AXES:
+        raise UserError(f"--compute: got {axis!r}, allowed: {' | '.join(COMPUTE_AXES)}")
+    tracking = Tracking(**manifest["tracking"])
+    read = _from_mlflow if source == "mlflow" else _from_ledger
+    points = read(ledger, tracking, [row["run_id"] for row in manifest["runs"]], axis)
+    curves = [_curve(row, points[row["run_id"]], axis) for row in manifest["runs"]]
+    curves = [item for item in curves if len(item.compute)]
+    if not curves:
+        raise UserError(f"sweep: {sweep!r} has no evaluations yet (shortlist status {sweep})")
+    settings = {**vars(options), "compute_axis": axis}
+    try:
+        analysis = analyse(curves, Options(**settings), manifest["strategy"], manifest["base"])
+    except CurveError as error:
+        raise UserError(str(error)) from error
+    folder = ledger.sweep(sweep).folder
+    write(analysis, folder, context(manifest))
+    _log(ledger, tracking, manifest, analysis)
+    return Ranked(sweep, analysis, folder)
+
+
+def context(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """How a sweep's report came about, for its last section."""
+    command = " ".join(["shortlist launch", manifest["sweep"], *manifest["overrides"]])
+    kept = ("sweep", "strategy", "commit", "versions", "time")
+    return {**{key: manifest.get(key) for key in kept}, "command": command}
+
+
+def conclusion(ranked: Ranked) -> Iterable[str]:
+    """What won, and what to type next."""
+    document = ranked.analysis.document()
+    fits = {item["run"]: item for item in document["fits"]}
+    if document["order"]:
+        best = fits[document["order"][0]]
+        ceiling = "ceiling not resolved yet"
+        if best["A"] is not None:
+            low, high = best["A_interval"]
+            ceiling = f"A = {best['A']:.3f}, 95% interval {low:.3f} to {high:.3f}"
+        yield f"best run: {best['run']} ({ceiling})"
+    yield f"report: {ranked.folder / 'report.html'}"
+    yield f"next: shortlist launch {ranked.sweep} 'sweep.seeds=[0,1,2]' --follow  # does it repeat?"
+    yield "      make ui  # every metric of every run, in MLflow"
+
+
+def _from_ledger(
+    ledger: Ledger, _: Tracking, run_ids: list[str], axis: str
+) -> dict[str, list[Record]]:
+    del axis
+    return {run_id: ledger.run(run_id).points() for run_id in run_ids}
+
+
+def _from_mlflow(
+    ledger: Ledger, tracking: Tracking, run_ids: list[str], axis: str
+) -> dict[str, list[Record]]:
+    from pipelines.tracking import open_store, read_curves
+
+    store = open_store(ledger, tracking)
+    found = read_curves(store, run_ids, PASS_RATE, axis, stderr=STDERR)
+    return {run_id: found.get(run_id, []) for run_id in run_ids}
+
+
+def _curve(row: Mapping[str, Any], points: list[Record], axis: str) -> Curve:
+    evaluations = [point for point in points if PASS_RATE in point["metrics"]]
+
+    def column(name: str) -> list[float]:
+        return [point["metrics"].get(name, float("nan")) for point in evaluations]
+
+    signals = {
+        name: [point["metrics"][name] for point in points if name in point["metrics"]]
+        for name in SIGNALS
+    }
+    return curve(
+        row["label"],
+        [point["compute"][axis] for point in evaluations],
+        column(PASS_RATE),
+        column(STDERR),
+        choices=row["choices"],
+        seed=row["seed"],
+        truncation=column(TRUNCATION),
+        signals=signals,
+    )
+
+
+def _log(
+    ledger: Ledger, tracking: Tracking, manifest: Mapping[str, Any], analysis: Analysis
+) -> None:
+    """The fits and the report into MLflow; without it they are still on disk."""
+    from pipelines.tracking import log_ranking
+
+    fits = {item["run"]: item for item in analysis.document()["fits"]}
+    fitted: dict[str, dict[str, Any]] = {}
+    for row in manifest["runs"]:
+        fit = fits.get(row["label"])
+        if fit is not None:
+            values = {name: fit[name] for name in FITTED if fit[name] is not None}
+            fitted[row["run_id"]] = {**values, "resolved": str(fit["resolved"]).lower()}
+    try:
+        log_ranking(ledger, tracking, manifest["sweep"], fitted)
+    except ServiceError as error:
+        note(f"the ranking is on disk but not in MLflow: {error}")
