@@ -1,0 +1,166 @@
+"""Files that survive a crash: appended lines, documents replaced whole, and locks."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+"""One line of a JSON-lines file."""
+
+
+def append(path: Path, record: Mapping[str, object], *, sync: bool = False) -> None:
+    """Adds `record` as one line, in one write; `sync` waits until the disk has it.
+
+    A line that a crash cut off is closed first, so that no record is ever glued to it.
+
+    Raises:
+        OSError: The line could not be written whole (a full disk).
+    """
+    line = (dumps(record) + "\n").encode()
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(descriptor, line) < len(line):
+            raise OSError(f"{path}: the disk is full")
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:
+    """The whole records of a JSON-lines file from byte `offset`, and the offset after the last.
+
+    Broken lines are skipped; the last one, while it has no end, is left for the next call.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return [], offset
+    end = data.rfind(b"\n") + 1
+    return list(_records(data[:end])), offset + end
+
+
+def tail(path: Path, size: int = 1 << 16) -> list[Record]:
+    """The whole records among the last `size` bytes of a JSON-lines file."""
+    try:
+        start = max(0, path.stat().st_size - size)
+    except FileNotFoundError:
+        return []
+    return read(path, start)[0]
+
+
+def _records(data: bytes) -> Iterator[Record]:
+    for line in data.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def dumps(document: object, indent: int | None = None) -> str:
+    """`document` as strict JSON: what is not finite becomes ``"nan"``, ``"inf"`` or ``"-inf"``."""
+    return json.dumps(_strict(document), indent=indent, allow_nan=False, default=str)
+
+
+def _strict(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value
+
+
+def write(path: Path, text: str) -> None:
+    """Replaces `path` by `text` in one step: a reader sees the old document or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, document: object) -> None:
+    """Replaces `path` by `document` in one step."""
+    write(path, dumps(document, indent=1) + "\n")
+
+
+def read_json(path: Path) -> Record | None:
+    """The document at `path`, or None where there is none."""
+    try:
+        document: Record = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return document
+
+
+def lock(path: Path, wait_s: float = math.inf) -> int | None:
+    """Takes the lock `path`; None if others still hold it after `wait_s`.
+
+    The descriptor returned *is* the lock: it is held until every copy of it is closed, by whichever
+    process has one, so the kernel releases it however its holder ends.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    if math.isinf(wait_s):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return descriptor
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                os.close(descriptor)
+                return None
+            time.sleep(0.01)
+        else:
+            return descriptor
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds the lock `path`, waiting for it as long as it takes."""
+    descriptor = lock(path)
+    assert descriptor is not None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether someone holds the lock `path`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two who only look never see each other.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)

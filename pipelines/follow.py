@@ -1,0 +1,128 @@
+"""Repeats the pass of `launch` and shows what becomes of it, until nothing is left to wait for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from time import sleep
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from pipelines import submit
+from pipelines.launch import launch, manifest_rows
+from pipelines.ledger import Ledger
+from pipelines.plan import Plan
+from pipelines.status import RunStatus, statuses
+
+INTERVAL_S = {"local": 1.0, "slurm": 15.0}
+"""Time between two looks; a scheduler is not asked more often."""
+PATIENCE = 3
+"""Attempts that may die one after another without a checkpoint; then a person has to look."""
+WAITED_FOR = ("pending", "running", "unknown")
+STEPS = 4
+"""On a pipe a run is reported so often between its start and its end."""
+
+
+def follow(plan: Plan, ledger: Ledger) -> bool:
+    """Waits for the runs of `plan`, and has those go on whose process died.
+
+    Progress goes to standard error: bars on a terminal, lines on a pipe.
+
+    Returns:
+        Whether all runs completed.
+    """
+    cluster = plan.settings.cluster
+    wanted = manifest_rows(plan)
+    with Bars() if sys.stderr.isatty() else Lines() as view:
+        while True:
+            rows = statuses(ledger, wanted)
+            view.show(rows)
+            again = any(row.state == "planned" and row.fruitless < PATIENCE for row in rows)
+            if not again and not any(row.state in WAITED_FOR for row in rows):
+                return all(row.state == "completed" for row in rows)
+            if again:
+                launch(plan, ledger)
+            elif cluster.kind == "local":
+                submit.top_up(ledger, cluster)
+            sleep(INTERVAL_S[cluster.kind])
+
+
+class Lines:
+    """A line whenever a run changes state or has come a good part further."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, int]] = {}
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+    def show(self, rows: Sequence[RunStatus]) -> None:
+        """Writes what is new."""
+        for row in rows:
+            now = row.state, int(STEPS * row.progress)
+            if self._seen.get(row.run_id) != now:
+                self._seen[row.run_id] = now
+                text = f"{row.run_id}  {row.label}  {row.state}  {row.progress:.0%}{_outcome(row)}"
+                sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+class Bars:
+    """A progress bar for each run, with its pass rate."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[outcome]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, rows: Sequence[RunStatus]) -> None:
+        """Moves the bars."""
+        for row in rows:
+            if row.run_id not in self._tasks:
+                label = row.label + (f" seed={row.seed}" if row.seed else "")
+                self._tasks[row.run_id] = self._progress.add_task(
+                    Text(label).plain.replace("[", r"\["), total=1.0, start=False, outcome=""
+                )
+            task = self._tasks[row.run_id]
+            if row.state == "running":
+                self._progress.start_task(task)
+            elif row.state in ("completed", "failed", "stopped"):
+                self._progress.stop_task(task)
+            outcome = f"{row.state}{_outcome(row)}"
+            self._progress.update(task, completed=row.progress, outcome=outcome)
+
+
+def _outcome(row: RunStatus) -> str:
+    rate = "" if row.pass_rate is None else f"  pass rate {row.pass_rate:.3f}"
+    left = "" if row.eta_s is None else f"  {row.eta_s:.0f} s left"
+    error = "" if row.error is None else "  " + row.error.split("\n")[-1]
+    return rate + left + error

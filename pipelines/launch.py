@@ -1,0 +1,227 @@
+"""Submits what a sweep is missing. With `submit`, the one place where planning has effects."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from platform import python_version
+from time import time
+from typing import Any
+
+from pipelines import files, job, snapshot, submit
+from pipelines.config import Settings
+from pipelines.errors import ServiceError, UserError
+from pipelines.files import Record
+from pipelines.jobs import Jobs
+from pipelines.ledger import Ledger
+from pipelines.plan import Plan, PlannedRun
+from pipelines.snapshot import Snapshot
+
+VERSIONS = ("shortlist", "torch", "transformers", "trl", "mlflow", "numpy", "submitit")
+PROBE_BYTES = 1 << 16
+"""What is written, and deleted, to see that the output folder takes files."""
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """What a launch found and did."""
+
+    sweep: str
+    states: dict[str, str]
+    """run_id to the state it was found in."""
+    planned: list[str] = field(default_factory=list)
+    """The runs that were submitted."""
+    notes: list[str] = field(default_factory=list)
+    """What a person should know."""
+
+    def line(self) -> str:
+        """The report in one line, and one more for each note."""
+        found = list(self.states.values())
+        counts = ", ".join(f"{found.count(state)} {state}" for state in dict.fromkeys(found))
+        head = f"{self.sweep}: {len(self.planned)} of {len(found)} runs submitted (found {counts})"
+        return "\n".join([head, *self.notes])
+
+    def document(self) -> dict[str, Any]:
+        """The report as JSON."""
+        return asdict(self)
+
+
+def launch(plan: Plan, ledger: Ledger, *, retry: bool = False) -> LaunchReport:
+    """Submits the runs of `plan` that are neither done nor under way; safe to call at any time.
+
+    Args:
+        plan: What is wanted.
+        ledger: What there is.
+        retry: Whether runs that failed or were stopped are submitted again too.
+
+    Raises:
+        ServiceError: The root cannot be written, or the tracking store or scheduler is out of
+            reach; nothing was submitted.
+    """
+    with _writable(ledger), files.locked(ledger.launch_lock):
+        jobs = Jobs(ledger)
+        states = {run.run_id: _state(jobs, ledger, run) for run in plan.runs}
+        if "unknown" in states.values():
+            raise ServiceError("cluster: Slurm does not answer (squeue), so nothing was submitted")
+        wanted = ("planned", "failed", "stopped") if retry else ("planned",)
+        todo = [run for run in plan.runs if states[run.run_id] in wanted]
+        code = snapshot.take(ledger)
+        report = LaunchReport(plan.sweep, states, [run.run_id for run in todo])
+        report.notes.extend(_notes(ledger, plan, states, code, retry=retry))
+        if todo:
+            request = prepare(ledger, plan.settings, todo, code)
+            for run in todo:
+                write_request(ledger, plan.sweep, run, request)
+        _write_manifest(ledger, plan, code)
+        cluster = plan.settings.cluster
+        if cluster.kind == "local":
+            submit.top_up(ledger, cluster)
+        elif todo:
+            submit.array(ledger, cluster, plan.sweep, report.planned, code.folder)
+        return report
+
+
+def train_here(run: PlannedRun, settings: Settings, ledger: Ledger) -> None:
+    """Trains one run in this process, or what is left of it.
+
+    Raises:
+        UserError: Another process is training it.
+        ServiceError: As for `launch`.
+    """
+    with _writable(ledger), files.locked(ledger.launch_lock):
+        if _state(Jobs(ledger), ledger, run) == "completed":
+            return
+        request = prepare(ledger, settings, [run], snapshot.take(ledger))
+        write_request(ledger, "", run, {**request, "cluster": "here"})
+        taken = job.claim(ledger.run(run.run_id))
+    if taken is None:
+        raise UserError(f"run {run.run_id}: is being trained, by another process")
+    job.train(ledger, taken)
+
+
+def prepare(
+    ledger: Ledger, settings: Settings, runs: Sequence[PlannedRun], code: Snapshot
+) -> Record:
+    """What jobs find ready when they start: the experiment, and the models that are built here.
+
+    Returns:
+        What every request has in common, for `write_request`.
+
+    Raises:
+        ServiceError: The tracking store is out of reach.
+    """
+    from pipelines.tracking import open_store
+
+    experiment_id = open_store(ledger, settings.tracking).experiment_id
+    embedded = {repr((run.config.model, run.config.task)): run.config for run in runs}
+    for config in embedded.values():
+        if config.model.embedded:
+            from recipes.models import ensure_embedded
+
+            ensure_embedded(config, ledger.models)
+    cluster = settings.cluster
+    cpus = cluster.cpus_per_task if cluster.kind == "slurm" else _cpus() // cluster.parallel
+    return {
+        "cluster": cluster.kind,
+        "threads": max(1, cpus),
+        "snapshot": code.folder.name,
+        "recipes": code.recipes,
+        "tracking": {**asdict(settings.tracking), "experiment_id": experiment_id},
+    }
+
+
+def write_request(ledger: Ledger, sweep: str, run: PlannedRun, request: Record) -> None:
+    """Makes the run's folder, and writes down that it is to be trained."""
+    folder = ledger.run(run.run_id)
+    folder.create(run.resolved)
+    execution = run.config.execution
+    folder.event(
+        "planned",
+        sweep=sweep,
+        label=run.label,
+        choices=run.choices,
+        seed=run.seed,
+        budget=asdict(run.config.budget),
+        execution=asdict(replace(execution, threads=execution.threads or request["threads"])),
+        **request,
+    )
+
+
+def _state(jobs: Jobs, ledger: Ledger, run: PlannedRun) -> str:
+    folder = ledger.run(run.run_id)
+    return jobs.state(folder, folder.history(), run.config.budget)
+
+
+def _notes(
+    ledger: Ledger, plan: Plan, states: Mapping[str, str], code: Snapshot, *, retry: bool
+) -> Iterator[str]:
+    for run in plan.runs:
+        if states[run.run_id] == "failed" and not retry:
+            yield f"run {run.run_id} ({run.label}) failed, and was left as it is"
+        history = ledger.run(run.run_id).history()
+        if history.attempts and history.request and history.request["recipes"] != code.recipes:
+            yield f"run {run.run_id} ({run.label}) was trained by other training code than today's"
+
+
+def manifest_rows(plan: Plan) -> list[Record]:
+    """The runs of `plan` as a manifest has them."""
+    return [
+        {
+            "run_id": run.run_id,
+            "label": run.label,
+            "choices": run.choices,
+            "seed": run.seed,
+            "budget": asdict(run.config.budget),
+        }
+        for run in plan.runs
+    ]
+
+
+def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
+    sweep = ledger.sweep(plan.sweep)
+    sweep.folder.mkdir(parents=True, exist_ok=True)
+    document = {
+        "sweep": plan.sweep,
+        "strategy": plan.strategy,
+        "compute": plan.compute,
+        "base": plan.base,
+        "varied": plan.varied,
+        "overrides": plan.overrides,
+        "command": sys.argv,
+        "time": time(),
+        "cluster": asdict(plan.settings.cluster),
+        "tracking": asdict(plan.settings.tracking),
+        "versions": {"python": python_version(), **{name: version(name) for name in VERSIONS}},
+        "commit": code.commit,
+        "recipes": code.recipes,
+        "snapshot": code.folder.name,
+        "runs": manifest_rows(plan),
+    }
+    files.write_json(sweep.manifest_file, document)
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _writable(ledger: Ledger) -> Iterator[None]:
+    """Sees that the root takes files, and tells in one line where it does not, now or later."""
+    made = not ledger.root.exists()
+    try:
+        ledger.root.mkdir(parents=True, exist_ok=True)
+        files.write(ledger.root / ".probe", "." * PROBE_BYTES)
+        (ledger.root / ".probe").unlink()
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise ServiceError(
+            f"root: got {str(ledger.root)!r}, which cannot be written: {reason}"
+        ) from error
+    finally:
+        if made:  # and nothing came of it
+            ledger.clear_if_empty()

@@ -1,0 +1,249 @@
+"""What is on disk about runs: every path, what happened to a run, and the points of its curve.
+
+Nothing here is a stored state: what a run *is* follows from its events, its lock and its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Any
+
+import yaml
+
+from pipelines import files
+from pipelines.files import Record
+from recipes.config import Budget
+
+TURNS = (
+    "planned",
+    "submitted",
+    "started",
+    "finished",
+    "failed",
+    "died",
+    "interrupted",
+    "requeued",
+    "stopped",
+)
+"""Events that say where a run stands; the last one counts. Others (checkpoint) are news."""
+LANE_START_S = 15.0
+"""How long a local lane may take to start, before another is started in its place."""
+
+
+class Ledger:
+    """Everything under one root. The only place that knows its paths."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root).absolute()
+        self.runs = self.root / "runs"
+        self.models = self.root / "models"
+        self.snapshots = self.root / "snapshots"
+        self.submissions = self.root / "submissions"
+        """submitit's own files: pickled jobs and what they print."""
+        self.store = self.root / "mlflow.db"
+        self.artifacts = self.root / "mlartifacts"
+        self.launch_lock = self.root / "launch.lock"
+        self.claim_lock = self.root / "claim.lock"
+        self.store_lock = self.root / "mlflow.lock"
+        self.lanes = self.root / "lanes"
+
+    def run(self, run_id: str) -> RunFiles:
+        """The files of one run, whether they exist or not."""
+        return RunFiles(self.runs / run_id)
+
+    def known_runs(self) -> list[RunFiles]:
+        """Every run there is anything about."""
+        return [RunFiles(path) for path in sorted(self.runs.glob("*")) if path.is_dir()]
+
+    def sweep(self, name: str) -> SweepFiles:
+        """The files of one sweep, whether they exist or not."""
+        return SweepFiles(self.root / "sweeps" / name)
+
+    def known_sweeps(self) -> list[str]:
+        """Names of the sweeps that were launched here."""
+        return sorted(path.parent.name for path in self.root.glob("sweeps/*/manifest.json"))
+
+    def clear_if_empty(self) -> None:
+        """Removes the root, if it has nothing but locks."""
+        locks = {self.launch_lock, self.claim_lock, self.store_lock}
+        if self.root.is_dir() and set(self.root.iterdir()) <= locks:
+            for path in locks:
+                path.unlink(missing_ok=True)
+            self.root.rmdir()
+
+    def lane(self, slot: int) -> Path:
+        """The lock of local lane `slot`: held while one of its runs is being trained."""
+        return self.lanes / f"{slot}.lock"
+
+    def at_work(self, lane: Path) -> bool:
+        """Whether the lane with this lock is at work, or was started moments ago."""
+        try:
+            started = lane.stat().st_mtime
+        except FileNotFoundError:
+            return False
+        return time() - started < LANE_START_S or files.is_locked(lane)
+
+    def any_lane(self) -> bool:
+        """Whether any local lane is at work."""
+        return any(self.at_work(lane) for lane in self.lanes.glob("*.lock"))
+
+
+class SweepFiles:
+    """The folder of one sweep."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.name
+        self.folder = folder
+        self.manifest_file = folder / "manifest.json"
+        self.ranking = folder / "ranking.json"
+
+    def manifest(self) -> Record | None:
+        """What was launched under this name, or None."""
+        return files.read_json(self.manifest_file)
+
+
+class RunFiles:
+    """The folder of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run_id = folder.name
+        self.folder = folder
+        self.config_file = folder / "config.yaml"
+        self.events_file = folder / "events.jsonl"
+        self.metrics_file = folder / "metrics.jsonl"
+        self.result_file = folder / "result.json"
+        self.tracking_file = folder / "tracking.json"
+        """How much of `metrics_file` the tracking store has."""
+        self.tracking_lock = folder / "tracking.lock"
+        self.lock_file = folder / "lock"
+        self.logs = folder / "logs"
+
+    def log(self, attempt: int) -> Path:
+        """What attempt number `attempt` printed."""
+        return self.logs / f"attempt-{attempt}.log"
+
+    def create(self, resolved: Mapping[str, Any]) -> None:
+        """Makes the folder, with its resolved configuration; what exists is left as it is."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        if not self.config_file.exists():
+            files.write(self.config_file, yaml.safe_dump(dict(resolved), sort_keys=False))
+
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration the run was created with."""
+        config: dict[str, Any] = yaml.safe_load(self.config_file.read_text())
+        return config
+
+    def event(self, name: str, **fields: object) -> None:
+        """Writes down that something happened; on the disk when this returns."""
+        files.append(self.events_file, {"event": name, "time": time(), **fields}, sync=True)
+
+    def history(self) -> History:
+        """What happened so far."""
+        return History(files.read(self.events_file)[0])
+
+    def point(
+        self, attempt: int, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]
+    ) -> None:
+        """Adds a point of the curve."""
+        record = {"attempt": attempt, "step": step, "time": time()}
+        files.append(self.metrics_file, {**record, "compute": compute, "metrics": metrics})
+
+    def points(self) -> list[Record]:
+        """Every point once, by ascending step, with numbers as floats (see `latest`)."""
+        return latest(files.read(self.metrics_file)[0])
+
+    def result(self) -> Record | None:
+        """What the run ended with, once it reached a budget."""
+        return files.read_json(self.result_file)
+
+    def running(self) -> bool:
+        """Whether a process on this machine (or one that shares its locks) is training it."""
+        return files.is_locked(self.lock_file)
+
+
+@dataclass(frozen=True)
+class History:
+    """The events of one run, oldest first."""
+
+    events: Sequence[Record]
+
+    @property
+    def last(self) -> Record | None:
+        """The event that says where the run stands."""
+        return next((item for item in reversed(self.events) if item["event"] in TURNS), None)
+
+    @property
+    def turn(self) -> str | None:
+        """Name of `last`."""
+        return self.last["event"] if self.last else None
+
+    @property
+    def attempts(self) -> int:
+        """How often training was started."""
+        return sum(item["event"] == "started" for item in self.events)
+
+    @property
+    def fruitless(self) -> int:
+        """How often training was started since it last wrote a checkpoint."""
+        count = 0
+        for item in reversed(self.events):
+            if item["event"] == "checkpoint":
+                break
+            count += item["event"] == "started"
+        return count
+
+    @property
+    def request(self) -> Record | None:
+        """What was asked for last: budget, execution, snapshot, tracking, sweep, choices."""
+        return next((item for item in reversed(self.events) if item["event"] == "planned"), None)
+
+    @property
+    def sweeps(self) -> list[str]:
+        """Every sweep that asked for the run."""
+        return list(dict.fromkeys(i["sweep"] for i in self.events if i["event"] == "planned"))
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget asked for last, or the largest of its axis: sweeps share a run."""
+        asked = [Budget(**item["budget"]) for item in self.events if item["event"] == "planned"]
+        if not asked:
+            return None
+        amount = max(item.amount for item in asked if item.axis == asked[-1].axis)
+        last = asked[-1]
+        return Budget(last.axis, amount, last.eval_every, last.log_every)
+
+    @property
+    def error(self) -> str | None:
+        """Why the run does not go on: the last lines of an error, or how its process ended."""
+        last = self.last
+        return str(last["error"]) if last and last["event"] in ("failed", "died") else None
+
+
+def reaches(compute: Mapping[str, float], budget: Budget) -> bool:
+    """Whether `compute` spent is all of `budget`."""
+    return compute.get(budget.axis, 0.0) >= budget.amount
+
+
+def latest(points: Sequence[Record]) -> list[Record]:
+    """`points` as one curve: where attempts overlap, the later one's.
+
+    An attempt goes on from a checkpoint, so from its first step on it replaces what earlier
+    attempts saw, also beyond the step that it has come to itself.
+    """
+    first: dict[int, int] = {}
+    for point in points:
+        attempt = point["attempt"]
+        first[attempt] = min(point["step"], first.get(attempt, point["step"]))
+    kept = [
+        {
+            **point,
+            "compute": {axis: float(value) for axis, value in point["compute"].items()},
+            "metrics": {name: float(value) for name, value in point["metrics"].items()},
+        }
+        for point in points
+        if all(point["step"] < step for later, step in first.items() if later > point["attempt"])
+    ]
+    return sorted(kept, key=lambda point: int(point["step"]))

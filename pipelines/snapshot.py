@@ -1,0 +1,82 @@
+"""The code as it is now, kept for jobs that start later."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+from pipelines.ledger import Ledger
+
+CODE = Path(__file__).resolve().parents[1]
+"""The folder this code runs from: a clone, site-packages, or a snapshot itself."""
+PACKAGES = ("analysis", "conf", "pipelines", "recipes")
+SUFFIXES = (".py", ".yaml")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of the code, named by its contents."""
+
+    folder: Path
+    recipes: str
+    """Hash of the training code alone."""
+    commit: str | None
+    """Git commit of the code, with ``+`` where files differ from it; None outside a clone."""
+
+
+def take(ledger: Ledger) -> Snapshot:
+    """Copies the code under `ledger`, unless it is there already."""
+    sources = list(_sources(PACKAGES))
+    folder = ledger.snapshots / _digest(sources)
+    if not folder.exists():
+        ledger.snapshots.mkdir(parents=True, exist_ok=True)
+        aside = Path(mkdtemp(prefix=".new-", dir=ledger.snapshots))
+        for path in sources:
+            target = aside / path.relative_to(CODE)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        aside.chmod(0o755)
+        try:
+            aside.rename(folder)
+        except OSError:  # another launch was faster
+            shutil.rmtree(aside)
+    return Snapshot(folder, _digest(_sources(("recipes",))), _commit())
+
+
+def _sources(packages: Iterable[str]) -> Iterable[Path]:
+    for package in packages:
+        paths = (CODE / package).rglob("*")
+        yield from sorted(path for path in paths if path.suffix in SUFFIXES and path.is_file())
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(CODE)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def _commit() -> str | None:
+    if not (CODE / ".git").exists():
+        return None
+    describe = [
+        "git",
+        "-C",
+        str(CODE),
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--exclude=*",
+        "--dirty=+",
+    ]
+    try:
+        answer = subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,73 @@
+"""Stands in for ``recipes/train.py``: the same points, checkpoints and resumes, without training.
+
+What it does is told by words in a file ``behave`` beside the run's checkpoints' parent, the folder of
+all runs: ``fail``, ``slow`` (0.1 s a step), ``kill STEP`` (the first attempt is killed there).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VERSION = "one"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    status: str
+    step: int
+    compute: dict[str, float]
+    pass_rate: float
+    stderr: float
+    truncation: float
+
+
+def train(config: Any, run_dir: Path, models_dir: Path, sink: Any) -> RunResult:
+    script = run_dir.parent / "behave"
+    words = script.read_text().split() if script.exists() else []
+    saved = run_dir / "fake-checkpoint.json"
+    step = json.loads(saved.read_text())["step"] if saved.exists() else 0
+    resumed = step > 0
+    if step == 0:
+        _evaluate(sink, 0)
+    if "fail" in words:
+        raise ValueError("the loss became a pumpkin")
+    while step < config.budget.amount:
+        step += 1
+        if "slow" in words:
+            time.sleep(0.1)
+        if "kill" in words and not resumed and step == int(words[words.index("kill") + 1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        stop = sink.should_stop()
+        if step % config.budget.eval_every == 0 or step == config.budget.amount:
+            _evaluate(sink, step)
+        if step % config.budget.eval_every == 0 or stop:
+            aside = saved.with_suffix(".new")
+            aside.write_text(json.dumps({"step": step, "code": VERSION}))
+            aside.replace(saved)
+            sink.event("checkpoint", step=step, code=VERSION)
+        if stop:
+            return _result("interrupted", step)
+    return _result("completed", step)
+
+
+def _evaluate(sink: Any, step: int) -> None:
+    metrics = {"eval/pass_rate": _rate(step), "eval/pass_rate_stderr": 0.01}
+    sink.point(step, _compute(step), {**metrics, "eval/truncation_rate": 0.0})
+
+
+def _rate(step: int) -> float:
+    return 0.2 + 0.6 * step / (step + 20)
+
+
+def _compute(step: int) -> dict[str, float]:
+    return {"steps": step, "tokens": 10.0 * step, "flops": 1e6 * step, "gpu_hours": step / 3600}
+
+
+def _result(status: str, step: int) -> RunResult:
+    return RunResult(status, step, _compute(step), _rate(step), 0.01, 0.0)
