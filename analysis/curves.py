@@ -94,8 +94,8 @@ def curve(
     notes: list[str] = []
     columns = [_column(run, "compute", compute), _column(run, "reward", reward)]
     for name, values in (("stderr", stderr), ("truncation", truncation)):
-        given = values is not None
-        columns.append(_column(run, name, values if given else np.full(len(columns[0]), np.nan)))
+        filled = np.full(len(columns[0]), np.nan) if values is None else values
+        columns.append(_column(run, name, filled))
         if len(columns[-1]) != len(columns[0]):
             raise CurveError(
                 f"{run}: {len(columns[-1])} values of {name}, {len(columns[0])} points"

@@ -11,8 +11,8 @@ uniform on their grids, and
 
 * log B ~ N(log 1.5, 0.6): 95% of it within 0.46..4.9; published values lie within 1.09..2.44
   (arXiv 2510.13786, table 1, on GPU-hours after the first epoch), and are lower over whole runs;
-* log C_mid ~ N(log of a third of the last compute, log 4): budgets are chosen so that a curve shows;
-  in the paper C_mid lies within 0.15..0.7 of the compute fitted.
+* log C_mid ~ N(log of a third of the last compute, log 4): budgets are chosen so that a curve
+  shows; in the paper C_mid lies within 0.15..0.7 of the compute fitted.
 
 Given (C_mid, B, rho, kappa) the curve is linear in (A, R0) and everything else is closed-form, so a
 grid over (log C_mid, log B) that zooms onto its own mass, row by row, covers even the long curved
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from analysis.curves import Array, Points
-from analysis.sigmoid import _log, _rise
+from analysis.sigmoid import Normal, log, rise_at
 
 RHO = np.array([-0.4, -0.2, 0.0, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9])
 KAPPA = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0])
@@ -40,7 +40,11 @@ SMALL_GAIN = 0.005
 NOISE_FLOOR = 1e-5
 """Rewards are not told apart more finely than this, so that a perfect curve stays proper."""
 GRID = 20
+WIDE = 4.5
+"""The first grid reaches this many standard deviations of the prior."""
 ZOOMS = 6
+FULL = 0.25
+"""A grid this much of which is kept is fine enough."""
 DEPTH = 14.0
 """Cells whose log density is this far under the highest are left out of the next grid."""
 DRAWS = 4000
@@ -63,7 +67,7 @@ class Draws:
 
     def at(self, compute: Array) -> Array:
         """(S, m) each curve at m values of compute."""
-        s = _rise(_log(np.atleast_1d(compute)), np.log(self.C_mid)[:, None], self.B[:, None])
+        s = rise_at(log(np.atleast_1d(compute)), np.log(self.C_mid)[:, None], self.B[:, None])
         return np.asarray(self.R0[:, None] + (self.A - self.R0)[:, None] * s)
 
     def take(self, rows: NDArray[np.int64]) -> "Draws":
@@ -93,8 +97,7 @@ def draw(
         kept: Number of draws.
     """
     model = _Model(points, A)
-    cells = _zoom(model)
-    u, v, rho, kappa, log_q = _propose(cells, rng)
+    u, v, rho, kappa, log_q = _propose(*_zoom(model), rng)
     density, linear = model.density(u, v, (rho, kappa))
     log_w = density - log_q
     A_, R0, sigma, log_p = _linear_draws(linear, A, rng)
@@ -123,7 +126,7 @@ class _Model:
     """Log posterior of (log C_mid, log B, rho, kappa) with the rest integrated out."""
 
     def __init__(self, points: Points, A: float | None) -> None:
-        self.x, self.fixed = _log(points.compute), A
+        self.x, self.fixed = log(points.compute), A
         self.n, self.dof = len(points), len(points) - (2 if A is None else 1)
         reached = self.x[np.isfinite(self.x)]
         self.center = float(reached.max()) + LOG_C_MID_PRIOR[0]
@@ -144,8 +147,8 @@ class _Model:
 
         The bounds of A and R0 are not counted: see `bounds`.
         """
-        s = _rise(self.x, u[:, None], np.exp(v)[:, None])
-        sums = [self._sums(s, mask) for mask in self.series]
+        s = rise_at(self.x, u[:, None], np.exp(v)[:, None])
+        sums: list[tuple[Array, ...]] = [self._sums(s, mask) for mask in self.series]
         if pick is not None:
             at = (np.arange(len(u)), pick[0])
             sums = [tuple(np.broadcast_to(a, (len(u), len(RHO)))[at] for a in z) for z in sums]
@@ -159,7 +162,7 @@ class _Model:
             aa, ar, rr = aa - f * m_aa**2, ar - f * m_aa * m_ar, rr - f * m_ar**2
             ba, br, yy = ba - f * m_aa * b_a, br - f * m_ar * b_a, yy - f * b_a**2
             log_det = log_det + np.log1p(kappa2 * m_aa)
-        det, linear = self._solve(aa, ar, rr, ba, br, yy)
+        det, linear = self._solve(Normal(aa, ar, rr, ba, br, yy))
         shape = (-1,) + (1,) * (linear.sse.ndim - 1)
         prior = -0.5 * ((v - LOG_B_PRIOR[0]) / LOG_B_PRIOR[1]) ** 2
         prior = prior - 0.5 * ((u - self.center) / LOG_C_MID_PRIOR[1]) ** 2
@@ -177,8 +180,8 @@ class _Model:
         log_r, start = _inside(R0, sd, 0.0, middle)
         return log_p + log_r + _log_gain_prior(middle, start)
 
-    def _sums(self, s: Array, mask: NDArray[np.bool_]) -> tuple[Array, ...]:
-        """One seed's normal equations in (A, R0) and y'y, (P, rhos) or (rhos,)."""
+    def _sums(self, s: Array, mask: NDArray[np.bool_]) -> Normal:
+        """One seed's normal equations, (P, rhos), or (rhos,) where they do not depend on s."""
         diagonal, off = self.noise
         s = s[:, mask]
         inner = off[:, mask[1:] & mask[:-1]]
@@ -186,9 +189,11 @@ class _Model:
         s1, sy = s @ self.p1[:, mask].T, s @ self.py[:, mask].T
         one, y = self.p1[:, mask].sum(1), self.py[:, mask].sum(1)
         yy = self.py[:, mask] @ self.y[mask]
-        return ss, s1 - ss, one - 2 * s1 + ss, sy, y - sy, yy
+        return Normal(ss, s1 - ss, one - 2 * s1 + ss, sy, y - sy, yy)
 
-    def _solve(self, aa: Array, ar: Array, rr: Array, ba: Array, br: Array, yy: Array):
+    def _solve(self, n: Normal) -> tuple[Array, _Linear]:
+        """Determinant of the normal matrix, and the solution."""
+        aa, ar, rr, ba, br, yy = n
         if self.fixed is not None:
             rr = np.maximum(rr, 1e-10 * (aa + 2 * ar + rr))
             r0 = (br - ar * self.fixed) / rr
@@ -269,50 +274,68 @@ def _truncated(
     return np.clip(drawn, low, high), np.log(np.maximum(pb - pa, 1e-300))
 
 
-def _zoom(model: _Model):
-    """A grid whose rows of log C_mid each span their own range of log B, and its cell masses."""
-    spread = 4.5 * LOG_C_MID_PRIOR[1]
-    u = np.linspace(model.center - spread, model.center + spread, GRID)
-    low = np.full(GRID, LOG_B_PRIOR[0] - 4.5 * LOG_B_PRIOR[1])
-    high = np.full(GRID, LOG_B_PRIOR[0] + 4.5 * LOG_B_PRIOR[1])
-    for zoom in range(ZOOMS):
-        v = low[:, None] + (high - low)[:, None] * (np.arange(GRID) + 0.5) / GRID
-        density, linear = model.density(np.repeat(u, GRID), v.reshape(-1))
+@dataclass(frozen=True)
+class _Grid:
+    """Rows of log C_mid, evenly spaced; each spans its own range of log B in `GRID` cells."""
+
+    u: Array
+    low: Array
+    high: Array
+
+    @property
+    def width(self) -> Array:
+        """(rows,) of a cell in log B."""
+        return (self.high - self.low) / GRID
+
+    def centers(self) -> tuple[Array, Array]:
+        """(cells,) log C_mid and log B, row by row."""
+        v = self.low[:, None] + self.width[:, None] * (np.arange(GRID) + 0.5)
+        return np.repeat(self.u, GRID), v.reshape(-1)
+
+    def narrow(self, kept: NDArray[np.bool_]) -> "_Grid":
+        """As many rows over the kept cells (rows, cells) and one more all round."""
+        rows = np.flatnonzero(kept.any(axis=1))
+        first, last = kept.argmax(axis=1), GRID - 1 - kept[:, ::-1].argmax(axis=1)
+        low, high = self.low + (first - 1) * self.width, self.low + (last + 2) * self.width
+        du = self.u[1] - self.u[0]
+        u = np.linspace(self.u[rows[0]] - du, self.u[rows[-1]] + du, GRID)
+        return _Grid(u, *(np.interp(u, self.u[rows], edge[rows]) for edge in (low, high)))
+
+
+def _zoom(model: _Model) -> tuple[_Grid, Array]:
+    """A grid over the posterior's mass, and its log density there, (cells, rhos, kappas).
+
+    Each pass keeps the cells near the top, and at least `GRID` of them: the first passes are too
+    coarse to see a narrow posterior but on its flanks.
+    """
+    (b, b_sd), (_, c_sd) = LOG_B_PRIOR, LOG_C_MID_PRIOR
+    u = np.linspace(model.center - WIDE * c_sd, model.center + WIDE * c_sd, GRID)
+    grid = _Grid(u, np.full(GRID, b - WIDE * b_sd), np.full(GRID, b + WIDE * b_sd))
+    for _ in range(ZOOMS):
+        density, linear = model.density(*grid.centers())
         density = density + model.bounds(linear)
-        mass = density + np.log(np.repeat(high - low, GRID))[:, None, None]
         top = np.logaddexp.reduce(density.reshape(len(density), -1), axis=1).reshape(GRID, GRID)
         kept = top >= min(top.max() - DEPTH, np.partition(top.ravel(), -GRID)[-GRID])
-        if kept.mean() > 0.25 or zoom == ZOOMS - 1:
+        if kept.mean() > FULL:
             break
-        u, low, high = _narrow(kept, u, low, high)
-    return u, low, high, mass
+        used, grid = grid, grid.narrow(kept)
+    else:
+        grid = used
+    return grid, density
 
 
-def _narrow(kept, u, low, high):
-    """Ranges of the kept cells, one cell wider all round, resampled to as many rows."""
-    rows = np.flatnonzero(kept.any(axis=1))
-    width = (high - low) / GRID
-    first, last = kept.argmax(axis=1), GRID - 1 - kept[:, ::-1].argmax(axis=1)
-    new_low, new_high = low + (first - 1) * width, low + (last + 2) * width
-    du = u[1] - u[0]
-    new_u = np.linspace(u[rows[0]] - du, u[rows[-1]] + du, GRID)
-    return new_u, np.interp(new_u, u[rows], new_low[rows]), np.interp(new_u, u[rows], new_high[rows])
-
-
-def _propose(cells, rng: np.random.Generator):
-    """Points spread over the cells by their mass, and the log density they were drawn with."""
-    u, low, high, mass = cells
-    flat = mass.reshape(-1)
-    p = np.exp(flat - flat.max())
-    chosen = _systematic(p, DRAWS, rng)
-    cell, rho, kappa = np.unravel_index(chosen, mass.shape)
+def _propose(
+    grid: _Grid, density: Array, rng: np.random.Generator
+) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.int64], Array]:
+    """Points spread over the cells by mass: u, v, rho, kappa, and the log density of the draw."""
+    mass = (density + np.repeat(np.log(grid.width), GRID)[:, None, None]).reshape(-1)
+    chosen = _systematic(np.exp(mass - mass.max()), DRAWS, rng)
+    cell, rho, kappa = np.unravel_index(chosen, density.shape)
     row, column = np.divmod(cell, GRID)
-    width = (high - low)[row] / GRID
-    du = u[1] - u[0]
-    jitter = rng.random((2, DRAWS))
-    new_u = u[row] + (jitter[0] - 0.5) * du
-    new_v = low[row] + (column + jitter[1]) * width
-    return new_u, new_v, rho, kappa, flat[chosen] - np.log(width)
+    jitter_u, jitter_v = rng.random((2, DRAWS))
+    u = grid.u[row] + (jitter_u - 0.5) * (grid.u[1] - grid.u[0])
+    v = grid.low[row] + (column + jitter_v) * grid.width[row]
+    return u, v, rho, kappa, density.reshape(-1)[chosen]
 
 
 def _systematic(weights: Array, size: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ R = R0 (1 - s) + A s is linear in A and R0, so only (C_mid, B) are searched: var
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from scipy.optimize import OptimizeWarning, curve_fit
 from scipy.special import expit
 
 from analysis.curves import Array, Points
+
+Real = Array | float
 
 LOG_B = (np.log(0.02), np.log(50.0))
 """Bounds of log B: from nearly flat to a step."""
@@ -30,6 +33,17 @@ MAX_STEPS = 60
 """Levenberg-Marquardt steps; the median fit takes about 10."""
 
 
+class Normal(NamedTuple):
+    """Normal equations in (A, R0), of one shape: matrix, right-hand side, and y'y."""
+
+    aa: Array
+    ar: Array
+    rr: Array
+    ba: Array
+    br: Array
+    yy: Array
+
+
 @dataclass(frozen=True)
 class Sigmoids:
     """Parameters of K fitted curves, each (K,), and their weighted sums of squares."""
@@ -41,22 +55,22 @@ class Sigmoids:
     sse: Array
 
 
-def rise(compute: Array, C_mid: Array, B: Array) -> Array:
+def rise(compute: Real, C_mid: Real, B: Real) -> Array:
     """The fraction of the gain reached at a compute: 1 / (1 + (C_mid / C)^B), 0 at C = 0.
 
     Arguments broadcast against each other.
     """
-    return _rise(_log(np.asarray(compute, np.float64)), np.log(C_mid), np.asarray(B))
+    return rise_at(log(compute), np.log(C_mid), B)
 
 
-def value(compute: Array, A: Array, B: Array, C_mid: Array, R0: Array) -> Array:
+def value(compute: Real, A: Real, B: Real, C_mid: Real, R0: Real) -> Array:
     """R(C) in [R0, A]; arguments broadcast.
 
     >>> round(float(value(2542.0, 0.61, 1.92, 2542.0, 0.2)), 3)
     0.405
     """
     s = rise(compute, C_mid, B)
-    return R0 * (1 - s) + A * s
+    return np.asarray(R0 * (1 - s) + A * s)
 
 
 def fit(points: Points, A: float | None = None) -> Sigmoids:
@@ -99,7 +113,7 @@ def fit_many(
         A_range: Bounds of A; equal ones fix it.
         start: (C_mid, B) to start from instead of the grid, as for replicates of a fitted curve.
     """
-    x = _log(compute)
+    x = log(compute)
     reached = np.where((weight > 0) & np.isfinite(x), x, np.nan)
     low = np.nanmin(reached, axis=1) - np.log(C_MID_BELOW)
     high = np.nanmax(reached, axis=1) + np.log(C_MID_ABOVE)
@@ -131,9 +145,11 @@ def fit_paper(points: Points, R0: float) -> Sigmoids:
     return Sigmoids(a, b, c_mid, np.array([R0]), sse)
 
 
-def _fit_b(C: Array, R: Array, A: float, C_mid: float, R0: float) -> tuple[float, ...]:
+def _fit_b(
+    C: Array, R: Array, A: float, C_mid: float, R0: float
+) -> tuple[float, float, float, float]:
     def curve(c: Array, B: float) -> Array:
-        return value(c, A, B, C_mid, R0)  # type: ignore[arg-type]
+        return value(c, A, B, C_mid, R0)
 
     try:
         (B,), *_ = curve_fit(curve, C, R)
@@ -142,12 +158,14 @@ def _fit_b(C: Array, R: Array, A: float, C_mid: float, R0: float) -> tuple[float
     return (float(np.sum((R - curve(C, B)) ** 2)), A, float(B), C_mid)
 
 
-def _log(compute: Array) -> Array:
+def log(compute: Real) -> Array:
+    """Natural logarithm, -inf at 0 without a warning."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(compute))
 
 
-def _rise(x: Array, u: Array, B: Array) -> Array:
+def rise_at(x: Array, u: Real, B: Real) -> Array:
+    """`rise` at log compute x and log C_mid u."""
     return np.asarray(expit(B * (x - u)), dtype=np.float64)
 
 
@@ -158,14 +176,14 @@ def _starts(
     k = len(y)
     u = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, GRID_U)
     v = np.linspace(*LOG_B, GRID_V)
-    s = _rise(x[:, None, None, :], u[:, :, None, None], np.exp(v)[:, None])
+    s = rise_at(x[:, None, None, :], u[:, :, None, None], np.exp(v)[:, None])
     s = s.reshape(len(low), GRID_U * GRID_V, -1)
     if len(low) == 1:
         sums = _sums(s[0] @ w[0], s[0] ** 2 @ w[0], (w * y) @ s[0].T, w, y)
     else:
         wy, one = (w * y)[:, :, None], np.broadcast_to(w, y.shape)[:, :, None]
         sums = _sums((s @ one)[..., 0], (s**2 @ one)[..., 0], (s @ wy)[..., 0], w, y)
-    sse = _linear(*sums, A_range)[2].reshape(k, GRID_U, 3, GRID_V // 3)
+    sse = _linear(sums, A_range)[2].reshape(k, GRID_U, 3, GRID_V // 3)
     best = sse.transpose(2, 0, 1, 3).reshape(3, k, -1).argmin(axis=2)
     rows, columns = np.divmod(best, GRID_V // 3)
     columns += np.arange(3)[:, None] * (GRID_V // 3)
@@ -173,21 +191,20 @@ def _starts(
     return u[np.arange(k), rows].reshape(-1), v[columns].reshape(-1)
 
 
-def _sums(sw: Array, ssw: Array, swy: Array, w: Array, y: Array) -> tuple[Array, ...]:
-    """Normal equations in (A, R0): M_AA, M_AR, M_RR, b_A, b_R and y'y, from sums over points."""
+def _sums(sw: Array, ssw: Array, swy: Array, w: Array, y: Array) -> Normal:
+    """Normal equations from sums over points of w s, w s^2 and w s y: shape of `sw`."""
     total, wy = w.sum(axis=1)[:, None], (w * y).sum(axis=1)[:, None]
     wyy = (w * y * y).sum(axis=1)[:, None]
-    return ssw, sw - ssw, total - 2 * sw + ssw, swy, wy - swy, wyy
+    return Normal(ssw, sw - ssw, total - 2 * sw + ssw, swy, wy - swy, wyy)
 
 
-def _linear(
-    aa: Array, ar: Array, rr: Array, ba: Array, br: Array, yy: Array, A_range: tuple[float, float]
-) -> tuple[Array, Array, Array]:
+def _linear(n: Normal, A_range: tuple[float, float]) -> tuple[Array, Array, Array]:
     """Least squares in (A, R0) on 0 <= R0 <= A, A in A_range: A, R0 and the sum of squares.
 
     A convex quadratic on a polygon is least at its free optimum, or else on an edge.
     """
     lo, hi = A_range
+    aa, ar, rr, ba, br, _ = n
     with np.errstate(divide="ignore", invalid="ignore"):
         det = aa * rr - ar * ar
         free = (ba * rr - br * ar) / det, (br * aa - ba * ar) / det
@@ -204,18 +221,17 @@ def _linear(
         (flat, flat),
     ]
     A, R0 = (np.where(inside, f, np.nan) for f in free)
-    sse = np.where(inside, _sse(A, R0, aa, ar, rr, ba, br, yy), np.inf)
+    sse = np.where(inside, _sse(n, A, R0), np.inf)
     for a, r in edges:
-        e = _sse(a, r, aa, ar, rr, ba, br, yy)
+        e = _sse(n, a, r)
         better = ~inside & (e < sse)
         A, R0, sse = np.where(better, a, A), np.where(better, r, R0), np.where(better, e, sse)
     return A, R0, sse
 
 
-def _sse(
-    A: Array, R0: Array, aa: Array, ar: Array, rr: Array, ba: Array, br: Array, yy: Array
-) -> Array:
-    return yy - 2 * (A * ba + R0 * br) + A * A * aa + 2 * A * R0 * ar + R0 * R0 * rr
+def _sse(n: Normal, A: Array, R0: Array) -> Array:
+    linear = n.yy - 2 * (A * n.ba + R0 * n.br)
+    return linear + A * A * n.aa + 2 * A * R0 * n.ar + R0 * R0 * n.rr
 
 
 def _polish(
@@ -233,8 +249,9 @@ def _polish(
     parameters that are not at a bound projected out.
     """
     copies = len(u) // len(y)
-    x, y, w, low, high = (np.tile(a, (copies, *[1] * (a.ndim - 1))) if len(a) > 1 else a
-                          for a in (x, y, w, *u_range))
+    x, y, w, low, high = (
+        np.tile(a, (copies, *[1] * (a.ndim - 1))) if len(a) > 1 else a for a in (x, y, w, *u_range)
+    )
     A, R0, s, sse = _project(x, y, w, u, v, A_range)
     u, v, damping, active = u.copy(), v.copy(), np.full(len(u), 1e-3), np.arange(len(u))
     for _ in range(MAX_STEPS):
@@ -265,11 +282,11 @@ def _rows(a: Array, active: NDArray[np.int64]) -> Array:
 def _project(
     x: Array, y: Array, w: Array, u: Array, v: Array, A_range: tuple[float, float]
 ) -> tuple[Array, Array, Array, Array]:
-    """Best A and R0 at each (u, v), the rise (K, n) there, and the sum of squares from residuals."""
-    s = _rise(x, u[:, None], np.exp(v)[:, None])
+    """Best A and R0 at each (u, v), the rise (K, n) there, and the sum of squares."""
+    s = rise_at(x, u[:, None], np.exp(v)[:, None])
     ws = w * s
     sums = _sums(ws.sum(1)[:, None], (ws * s).sum(1)[:, None], (ws * y).sum(1)[:, None], w, y)
-    A, R0, _ = (a[:, 0] for a in _linear(*sums, A_range))
+    A, R0, _ = (a[:, 0] for a in _linear(sums, A_range))
     residual = y - R0[:, None] - (A - R0)[:, None] * s
     return A, R0, s, np.asarray((w * residual**2).sum(axis=1))
 
@@ -291,7 +308,8 @@ def _step(
     near = np.where(np.isfinite(x), x, 0.0)
     jacobian = [-slope, slope * (near - u[:, None])]
     residual = root * (y - R0[:, None] - gain * s)
-    free_a = ((A > A_range[0]) & (A < A_range[1]))[:, None]
+    free_a = (A_range[0] < A) & (A_range[1] > A)
+    free_a = free_a[:, None]
     free_r = ((R0 > 0) & (R0 < A))[:, None]
     for column, free in _orthonormal(root * s, root * (1 - s), free_a, free_r):
         jacobian = [j - free * column * (column * j).sum(1)[:, None] for j in jacobian]
@@ -303,7 +321,9 @@ def _step(
     return (gu * vv - gv * uv) / det, (gv * uu - gu * uv) / det
 
 
-def _orthonormal(a: Array, r: Array, free_a: Array, free_r: Array) -> list[tuple[Array, Array]]:
+def _orthonormal(
+    a: Array, r: Array, free_a: NDArray[np.bool_], free_r: NDArray[np.bool_]
+) -> list[tuple[Array, NDArray[np.bool_]]]:
     """Unit columns spanning the free ones among a and r, each with whether it counts."""
     a = a / np.sqrt((a * a).sum(1, keepdims=True) + 1e-300)
     r = r - free_a * a * (a * r).sum(1, keepdims=True)
