@@ -59,6 +59,10 @@ class Points:
     def __len__(self) -> int:
         return len(self.compute)
 
+    def where(self, kept: NDArray[np.bool_]) -> "Points":
+        """The points of a mask that keeps the first ones of every seed."""
+        return Points(*(getattr(self, f)[kept] for f in self.__dataclass_fields__))
+
 
 def curve(
     run: str,

@@ -7,6 +7,7 @@ import numpy as np
 
 from analysis import posterior, sigmoid
 from analysis.curves import Array, Curve, Points, points, window
+from analysis.forecast import FURTHEST, LEVEL, compute_to_resolve, half_width, interval
 from analysis.health import Health, check
 from analysis.posterior import Draws
 
@@ -20,9 +21,6 @@ BOUNDED = 0.1
 CUTS = (0.0, 0.03, 0.1, 0.2)
 """Early cuts tried, as fractions of the last compute: the paper's 1.5k and 5k of 50k GPU-hours are
 0.03 and 0.1 (ICLR version, on window sensitivity)."""
-FURTHEST = 100.0
-"""Forecasts of what more compute would settle go no further than this multiple."""
-LEVEL = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Parameters:
     def at(self, compute: Array | float) -> Array:
         """The curve's value at each compute."""
         c = np.asarray(compute, np.float64)
-        return sigmoid.value(c, *(np.float64(p) for p in (self.A, self.B, self.C_mid, self.R0)))
+        return sigmoid.value(c, self.A, self.B, self.C_mid, self.R0)
 
 
 @dataclass
@@ -91,18 +89,6 @@ class Fit:
         return [(c.compute[m], c.reward[m]) for c, m in zip(self.seeds, masks, strict=True)]
 
 
-def interval(draws: Array) -> tuple[float, float]:
-    """Central 95% of draws."""
-    low, high = np.quantile(draws, LEVEL)
-    return float(low), float(high)
-
-
-def half_width(draws: Array) -> float:
-    """Half the width of the central 95%."""
-    low, high = interval(draws)
-    return (high - low) / 2
-
-
 def judge(
     recipes: Sequence[Sequence[Curve]],
     rng: np.random.Generator,
@@ -133,48 +119,10 @@ def settle(f: Fit, margin: float) -> None:
     if f.draws is None:
         return
     d = f.draws
-    seen = float(np.quantile(sigmoid.rise(np.float64(f.last_compute), d.C_mid, d.B), LEVEL[0]))
+    seen = float(np.quantile(sigmoid.rise(f.last_compute, d.C_mid, d.B), LEVEL[0]))
     allowed = max(margin, BOUNDED * float(np.median(d.A - d.R0)))
     f.resolved = half_width(d.A) <= allowed and seen >= RISE_SEEN
-    f.needed_compute = None if f.resolved else needed_compute(f.points, d, margin)
-
-
-def needed_compute(p: Points, d: Draws, margin: float) -> float | None:
-    """Total compute at which 1.96 standard errors of A come under the margin, None if beyond 100x.
-
-    For curves drawn from the posterior the Fisher information of a run continued with evaluations
-    as dense as so far is inverted, with AR(1) noise counted as (1 - rho) / (1 + rho) of the points;
-    the median over the draws is taken.
-    """
-    few = d.take(np.arange(min(64, len(d.A))))
-    last = float(p.compute.max())
-    multiples = np.geomspace(1.0, FURTHEST, 60)
-    density = np.count_nonzero(p.compute) / last
-    inner = np.linspace(0, 1, 41)[1:]
-    future = last + np.outer(multiples - 1, inner) * last
-    information = _information(few, p.compute, 1 / p.sd**2)[:, None] + _information(
-        few, future, np.broadcast_to((multiples - 1)[:, None] * last * density / 40, future.shape)
-    )
-    noise = few.sigma**2 * (1 + few.rho) / (1 - few.rho)
-    variance = np.linalg.inv(information)[..., 0, 0] * noise[:, None]
-    settled = 1.96 * np.sqrt(np.median(variance, axis=0)) <= margin
-    settled &= (
-        np.median(sigmoid.rise(last * multiples[:, None], few.C_mid, few.B), axis=1) > RISE_SEEN
-    )
-    return float(last * multiples[settled.argmax()]) if settled.any() else None
-
-
-def _information(d: Draws, compute: Array, weight: Array) -> Array:
-    """Fisher information of (A, R0, log C_mid, log B) at unit noise: (S, ..., 4, 4)."""
-    shape = (-1,) + (1,) * compute.ndim
-    u, B, gain = (np.reshape(a, shape) for a in (np.log(d.C_mid), d.B, d.A - d.R0))
-    s = sigmoid.rise(compute, np.exp(u), B)
-    with np.errstate(divide="ignore"):
-        x = np.where(compute > 0, np.log(compute), 0.0)
-    slope = gain * s * (1 - s) * B
-    g = np.stack([s, 1 - s, -slope, slope * (x - u)], axis=-1)
-    information = np.swapaxes(g * weight[..., None], -1, -2) @ g
-    return np.asarray(information + 1e-9 * np.eye(4))
+    f.needed_compute = None if f.resolved else compute_to_resolve(f.points, d, margin, RISE_SEEN)
 
 
 def windows(f: Fit, measured_r0: bool = True) -> list[dict[str, float]]:

@@ -35,8 +35,8 @@ KAPPA = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0])
 LOG_B_PRIOR = (np.log(1.5), 0.6)
 LOG_C_MID_PRIOR = (np.log(1 / 3), np.log(4.0))
 """Mean, relative to the last compute, and standard deviation."""
-SMALL_GAIN = 0.005
-"""Gains smaller than this are all alike."""
+SMALL_GAIN = 0.02
+"""Gains smaller than what tells two runs apart (the paper's margin) are all alike."""
 NOISE_FLOOR = 1e-5
 """Rewards are not told apart more finely than this, so that a perfect curve stays proper."""
 GRID = 20

@@ -8,7 +8,8 @@ import numpy as np
 
 from analysis import verdicts
 from analysis.curves import Array, Curve, CurveError, recipes
-from analysis.fits import Fit, interval, judge
+from analysis.fits import Fit, judge
+from analysis.forecast import interval
 from analysis.verdicts import Interaction, Verdict
 
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out", "adaptive")

@@ -179,11 +179,11 @@ def _starts(
     s = rise_at(x[:, None, None, :], u[:, :, None, None], np.exp(v)[:, None])
     s = s.reshape(len(low), GRID_U * GRID_V, -1)
     if len(low) == 1:
-        sums = _sums(s[0] @ w[0], s[0] ** 2 @ w[0], (w * y) @ s[0].T, w, y)
+        sums = normal(s[0] @ w[0], s[0] ** 2 @ w[0], (w * y) @ s[0].T, w, y)
     else:
         wy, one = (w * y)[:, :, None], np.broadcast_to(w, y.shape)[:, :, None]
-        sums = _sums((s @ one)[..., 0], (s**2 @ one)[..., 0], (s @ wy)[..., 0], w, y)
-    sse = _linear(sums, A_range)[2].reshape(k, GRID_U, 3, GRID_V // 3)
+        sums = normal((s @ one)[..., 0], (s**2 @ one)[..., 0], (s @ wy)[..., 0], w, y)
+    sse = solve(sums, A_range)[2].reshape(k, GRID_U, 3, GRID_V // 3)
     best = sse.transpose(2, 0, 1, 3).reshape(3, k, -1).argmin(axis=2)
     rows, columns = np.divmod(best, GRID_V // 3)
     columns += np.arange(3)[:, None] * (GRID_V // 3)
@@ -191,14 +191,14 @@ def _starts(
     return u[np.arange(k), rows].reshape(-1), v[columns].reshape(-1)
 
 
-def _sums(sw: Array, ssw: Array, swy: Array, w: Array, y: Array) -> Normal:
+def normal(sw: Array, ssw: Array, swy: Array, w: Array, y: Array) -> Normal:
     """Normal equations from sums over points of w s, w s^2 and w s y: shape of `sw`."""
     total, wy = w.sum(axis=1)[:, None], (w * y).sum(axis=1)[:, None]
     wyy = (w * y * y).sum(axis=1)[:, None]
     return Normal(ssw, sw - ssw, total - 2 * sw + ssw, swy, wy - swy, wyy)
 
 
-def _linear(n: Normal, A_range: tuple[float, float]) -> tuple[Array, Array, Array]:
+def solve(n: Normal, A_range: tuple[float, float]) -> tuple[Array, Array, Array]:
     """Least squares in (A, R0) on 0 <= R0 <= A, A in A_range: A, R0 and the sum of squares.
 
     A convex quadratic on a polygon is least at its free optimum, or else on an edge.
@@ -285,8 +285,8 @@ def _project(
     """Best A and R0 at each (u, v), the rise (K, n) there, and the sum of squares."""
     s = rise_at(x, u[:, None], np.exp(v)[:, None])
     ws = w * s
-    sums = _sums(ws.sum(1)[:, None], (ws * s).sum(1)[:, None], (ws * y).sum(1)[:, None], w, y)
-    A, R0, _ = (a[:, 0] for a in _linear(sums, A_range))
+    sums = normal(ws.sum(1)[:, None], (ws * s).sum(1)[:, None], (ws * y).sum(1)[:, None], w, y)
+    A, R0, _ = (a[:, 0] for a in solve(sums, A_range))
     residual = y - R0[:, None] - (A - R0)[:, None] * s
     return A, R0, s, np.asarray((w * residual**2).sum(axis=1))
 

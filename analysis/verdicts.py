@@ -1,6 +1,6 @@
 """What a sweep says of each choice: matched pairs of recipes judged by the paper's rule."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from analysis import posterior
 from analysis.curves import Array
-from analysis.fits import Fit, interval
+from analysis.fits import Fit
+from analysis.forecast import compute_to_tell, interval
 
 HIGHER, LOWER = "higher ceiling", "lower ceiling"
 FASTER, SLOWER = "same ceiling, faster", "same ceiling, slower"
@@ -37,7 +38,6 @@ class Verdict:
 
 
 Pair = tuple[Fit, Fit]
-Needed = Callable[[Sequence[Pair]], float | None]
 
 
 def compare(
@@ -47,7 +47,6 @@ def compare(
     pairs: Sequence[Pair],
     margin: float,
     rng: np.random.Generator,
-    needed: Needed = lambda pairs: None,
 ) -> Verdict:
     """The verdict on a choice from recipes that differ in nothing else, averaged over the pairs.
 
@@ -71,8 +70,9 @@ def compare(
         word = HIGHER if middle > 0 else LOWER
         return Verdict(axis, choice, versus, word, said + of, middle, (low, high), runs)
     if abs(middle) > margin or (high - low) / 2 > margin:
+        needed = _needed(fitted, margin) if len(fitted) == 1 else None
         return Verdict(
-            axis, choice, versus, UNRESOLVED, said + of, middle, (low, high), runs, needed(fitted)
+            axis, choice, versus, UNRESOLVED, said + of, middle, (low, high), runs, needed
         )
     return _efficiency(Verdict(axis, choice, versus, "", said + of, runs=runs), fitted, rng)
 
@@ -97,6 +97,12 @@ def _efficiency(v: Verdict, pairs: Sequence[Pair], rng: np.random.Generator) -> 
         f" ({low:+.2f} to {high:+.2f})"
     )
     return Verdict(v.axis, v.choice, v.versus, word, evidence, middle, (low, high), v.runs)
+
+
+def _needed(pairs: Sequence[Pair], margin: float) -> float | None:
+    """Compute the two runs of a pair should reach to be told apart."""
+    known = [(f.points, f.draws) for f in pairs[0] if f.draws is not None]
+    return compute_to_tell(known, margin)
 
 
 def efficiency(f: Fit, A: float, rng: np.random.Generator) -> Array:
