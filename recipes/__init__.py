@@ -2,7 +2,8 @@
 
 import os
 
-# Read by libraries when they are imported, so set before any of them is. TRL reports each training to
-# its makers unless told not to; and importing MLflow for an integration not used here takes a second.
+# Read by libraries when they are imported, so set before any of them is. TRL reports each training
+# to its makers unless told not to; importing MLflow, for an integration not used here, takes a
+# second.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("DISABLE_MLFLOW_INTEGRATION", "TRUE")

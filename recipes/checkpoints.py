@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 STATE = "run.json"
-"""What the trainer's own files in a checkpoint do not hold: the meter, and metrics not yet logged."""
+"""Holds what the trainer's own files do not: the meter, and metrics not yet reported."""
 
 
 class Checkpoints:
-    """The folder ``checkpoints/`` of a run: ``step-000100/`` for each complete one, and a place aside."""
+    """The folder ``checkpoints/`` of a run: ``step-000100/`` and so on, and a place aside."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
@@ -29,7 +29,8 @@ class Checkpoints:
 
     def latest(self) -> Path | None:
         """The last complete checkpoint, if there is one."""
-        return (self.all() or [None])[-1]
+        complete = self.all()
+        return complete[-1] if complete else None
 
     @staticmethod
     def state(checkpoint: Path) -> dict[str, Any]:
@@ -38,7 +39,7 @@ class Checkpoints:
         return state
 
     def publish(self, written: Path, step: int, state: dict[str, Any]) -> Path:
-        """Makes the folder `written`, which is in `aside`, the checkpoint of `step`; deletes old ones."""
+        """Makes the folder `written`, which is in `aside`, a checkpoint; deletes old ones."""
         (written / STATE).write_text(json.dumps(state))
         target = self.folder / f"step-{step:06d}"
         shutil.rmtree(target, ignore_errors=True)

@@ -76,8 +76,8 @@ class Aggregation:
     """How token losses of one optimizer batch become one number."""
 
     over: str = "native"
-    """``sample``, ``prompt`` or ``token`` means (arXiv 2510.13786, section 3.2), or ``native``: TRL's
-    own for the loss."""
+    """``sample``, ``prompt`` or ``token`` means (arXiv 2510.13786, section 3.2), or ``native``:
+    TRL's own for the loss."""
 
     def __post_init__(self) -> None:
         _one_of("aggregation.over", self.over, AGGREGATIONS)
@@ -111,8 +111,8 @@ class Precision:
 class Batch:
     """One optimizer step's rollouts: ``prompts * generations`` completions, however it is split."""
 
-    prompts: int = 8
-    generations: int = 16
+    prompts: int = 16
+    generations: int = 8
     """Completions for each prompt (the group size G)."""
 
     def __post_init__(self) -> None:
@@ -130,7 +130,7 @@ class Filtering:
     """Which rollouts enter the loss."""
 
     zero_variance: str = "keep"
-    """Groups whose rewards are all equal: ``keep``, or ``drop`` from the loss and its denominators."""
+    """Groups with equal rewards: ``keep``, or ``drop`` from the loss and its denominators."""
 
     def __post_init__(self) -> None:
         _one_of("filtering.zero_variance", self.zero_variance, ZERO_VARIANCE)
@@ -140,11 +140,11 @@ class Filtering:
 class Optimizer:
     """AdamW and its schedule."""
 
-    lr: float = 5e-4
+    lr: float = 2e-4
     """Learning rate after warm-up."""
-    warmup_steps: int = 0
+    warmup_steps: int = 20
     schedule: str = "constant"
-    """``constant`` can go on past its budget; ``linear`` and ``cosine`` decay over `total_steps`."""
+    """``constant`` can go on past any budget; ``linear``, ``cosine`` decay over `total_steps`."""
     total_steps: int | None = None
     """Length of a decaying schedule in optimizer steps: part of the run's identity."""
     weight_decay: float = 0.0
@@ -211,7 +211,7 @@ class Task:
     max_completion_tokens: int = 6
     """New tokens a completion may have; one that needs more counts as truncated."""
     temperature: float = 1.0
-    eval_prompts: int = 128
+    eval_prompts: int = 256
     """Held-out prompts, never trained on."""
     eval_samples: int = 4
     """k of mean@k: completions sampled for each held-out prompt."""

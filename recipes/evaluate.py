@@ -51,7 +51,7 @@ def evaluate(
     """
     devices = [model.device] if model.device.type == "cuda" else []
     training = model.training
-    model.eval()
+    model.train(False)
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
         rewards, lengths, truncated = _sample(model, tokenizer, generation, data, samples)
@@ -68,8 +68,8 @@ def evaluation_seed(seed: int, step: int) -> int:
 def clustered_mean(rewards: torch.Tensor) -> tuple[float, float]:
     """Mean of (prompts, samples) rewards, and its standard error over prompts as drawn at random.
 
-    The error is that of the mean of prompt means, s / sqrt(P): it holds the spread between prompts and
-    that between the samples of one (Miller, arXiv 2411.00640, equation 4).
+    The error is that of the mean of prompt means, s / sqrt(P): it holds the spread between prompts
+    and that between the samples of one (Miller, arXiv 2411.00640, section 2.2).
     """
     means = rewards.double().mean(1)
     return means.mean().item(), (means.std(correction=1) / len(means) ** 0.5).item()
@@ -82,7 +82,7 @@ def _sample(
     data: TaskData,
     samples: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Reward, tokens and truncation of each completion, each (prompts x samples,), prompt by prompt."""
+    """Reward, tokens, truncation of completions, prompt by prompt; all (prompts x samples,)."""
     rows = [row for row in data.held_out for _ in range(samples)]
     ends = torch.tensor(generation.eos_token_id, device=model.device)
     rewards, lengths, truncated = [], [], []
@@ -90,7 +90,9 @@ def _sample(
         part = rows[start : start + BATCH]
         inputs = tokenizer([row["prompt"] for row in part], return_tensors="pt", padding=True)
         ids, mask = inputs["input_ids"].to(model.device), inputs["attention_mask"].to(model.device)
-        output = model.generate(input_ids=ids, attention_mask=mask, generation_config=generation)
+        output = model.generate(  # type: ignore[operator]
+            input_ids=ids, attention_mask=mask, generation_config=generation
+        )
         completions = output[:, ids.shape[1] :]
         ended = torch.isin(completions, ends)
         # Tokens up to and with the first end token: those with no end token before them.

@@ -1,10 +1,10 @@
-"""How the token losses of an optimizer batch are averaged, as a weight on each sequence's advantage.
+"""How the token losses of an optimizer batch are averaged, as a factor on each advantage.
 
-Every loss of TRL's is positively homogeneous in the advantage: ``loss(c A) = c loss(A)`` for c >= 0. So
-multiplying a sequence's advantage by (weight wanted) / (weight TRL gives its tokens) changes the
-aggregation exactly, whatever TRL's loss and however the batch is split into micro-batches, without
-touching TRL's loss. Dropping a group is the weight 0, with the others' denominators counting kept
-groups only. Definitions: arXiv 2510.13786, sections 3.2 and 3.3.
+Every loss of TRL's is positively homogeneous in the advantage: ``loss(c A) = c loss(A)`` for
+c >= 0. So multiplying a sequence's advantage by (weight wanted) / (weight TRL gives its tokens)
+changes the aggregation exactly, whatever TRL's loss and however the batch is split into
+micro-batches, without touching TRL's loss. Dropping a group is the weight 0, with the others'
+denominators counting kept groups only. Definitions: arXiv 2510.13786, section 3.2.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ NATIVE = {
 def token_weights(over: str, lengths: Tensor, generations: int, kept: Tensor) -> Tensor:
     """The weight of each token of each sequence in the loss of one optimizer batch.
 
-    With n sequences, P prompts and N tokens kept, and \\|o_i\\| tokens in sequence i:
-    ``sample`` 1 / (n \\|o_i\\|); ``prompt`` 1 / (P T), T the tokens of the sequence's prompt; ``token`` 1 / N;
-    ``sequence`` 1 / n (losses that sum over a sequence).
+    With n sequences, P prompts and N tokens kept, |o_i| tokens in sequence i and T_p in prompt p:
+    ``sample`` 1 / (n |o_i|), ``prompt`` 1 / (P T_p), ``token`` 1 / N, and ``sequence`` 1 / n, for
+    losses that sum over a sequence.
 
     Args:
         over: the name of the mean.

@@ -1,9 +1,9 @@
 """Compute spent by a run: counted while it trains, kept across resumes, and estimated beforehand.
 
-FLOPs follow the usual account of 2N a token of a forward pass and 6N a token of a forward and backward
-pass (Kaplan et al., arXiv 2001.08361, section 2.1), N being the parameters that take part in matrix
-products: all but the input embedding. The quadratic term of attention is left out, and so are
-evaluation, saving and the warm start. Nothing heavy is imported here.
+FLOPs follow the usual account of 2N a token of a forward pass and 6N a token of a forward and
+backward pass (Kaplan et al., arXiv 2001.08361, section 2.1), N being the parameters that take part
+in matrix products: all but the input embedding. The quadratic term of attention is left out, and so
+are evaluation, saving and the warm start. Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORWARD_BACKWARD = 6
 
 @dataclass(frozen=True)
 class Sizes:
-    """Shape of the embedded model: a Llama with as many key-value heads as heads and an untied head."""
+    """Shape of the embedded model: a Llama with untied embeddings and no grouped attention."""
 
     vocabulary: int
     hidden: int
@@ -34,13 +34,13 @@ class Sizes:
 
     @property
     def matmul_parameters(self) -> int:
-        """Attention (4 matrices), MLP (3) and norms (2) of each layer, the last norm and the LM head."""
+        """N: attention (4 matrices), MLP (3), norms (2) of a layer; the last norm; the LM head."""
         layer = 4 * self.hidden**2 + 3 * self.hidden * self.intermediate + 2 * self.hidden
         return self.layers * layer + self.hidden + self.vocabulary * self.hidden
 
 
 def embedded_sizes(model: Model) -> Sizes:
-    """The shape that `model.hidden_size` and `model.layers` stand for: about 142k parameters at 64 x 3."""
+    """The shape that `model.hidden_size` and `model.layers` stand for."""
     return Sizes(
         vocabulary=len(SPECIAL_TOKENS) + len(CHARACTERS),
         hidden=model.hidden_size,
@@ -51,7 +51,7 @@ def embedded_sizes(model: Model) -> Sizes:
 
 
 def parameter_count(model: Model) -> int | None:
-    """N of the embedded model, from its shape; None for a Hugging Face model, which is not opened."""
+    """N of the embedded model; None for a Hugging Face model, which is not opened."""
     return embedded_sizes(model).matmul_parameters if model.embedded else None
 
 
@@ -94,7 +94,7 @@ class Meter:
         return float(self.parameters * per_parameter)
 
     def compute(self) -> dict[str, float]:
-        """Every compute axis by name; tokens and steps are counts, flops floating-point operations."""
+        """Every compute axis by name: counts, floating-point operations and hours."""
         return {
             "steps": self.steps,
             "prompt_tokens": self.prompt_tokens,
@@ -117,9 +117,8 @@ class Meter:
 def estimate(config: RunConfig) -> dict[str, float]:
     """Planned compute of the whole budget, as far as it can be told beforehand.
 
-    Tokens and FLOPs are upper estimates: every prompt and every completion at full length. Absent are
-    FLOPs for a model whose size is not known here, tokens for a task whose prompts are not, and all but
-    GPU-hours for a budget in GPU-hours.
+    Tokens and FLOPs are upper estimates: every prompt and every completion at full length. Absent
+    are FLOPs for a model whose size is not known here, and all but GPU-hours for a budget in them.
     """
     budget = config.budget
     if budget.axis == "gpu_hours":

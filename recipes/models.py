@@ -1,4 +1,4 @@
-"""The policy: the embedded model, built and warm-started on the spot, or any Hugging Face causal LM."""
+"""The policy: the embedded model, built and warm-started here, or any Hugging Face causal LM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from recipes.meter import CHARACTERS, SPECIAL_TOKENS, embedded_sizes
 from recipes.tasks import Row
 
 FORMAT = 1
-"""Raise it when the embedded model is made in another way: a new one is then built beside the old."""
+"""Raised when the embedded model is made in another way: a new one is built beside the old."""
 WARM_START_SEED = 0
 WARM_START_BATCH = 128
 WARM_START_LR = 1.1e-3
@@ -58,7 +58,7 @@ def load(config: RunConfig, models_dir: Path) -> tuple[PreTrainedModel, PreTrain
 def matmul_parameters(model: PreTrainedModel) -> int:
     """Parameters in matrix products: all, but an input embedding that is not the LM head too."""
     total = sum(parameter.numel() for parameter in model.parameters())
-    embedding = model.get_input_embeddings().weight.numel()
+    embedding = sum(p.numel() for p in model.get_input_embeddings().parameters())
     return total if model.config.tie_word_embeddings else total - embedding
 
 
@@ -92,7 +92,7 @@ def _key(model: Model, task: Task) -> str:
 
 
 def _build(config: RunConfig, folder: Path) -> None:
-    """Makes the model and its tokenizer in `folder`; leaves random state and threads as they were."""
+    """Makes model and tokenizer in `folder`; leaves random state and threads as they were."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the same sums, in the same order, on every machine
     try:
@@ -115,7 +115,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = Split(Regex("."), "isolated")
     tokenizer.decoder = Fuse()
     pad, bos, eos = SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token=pad, bos_token=bos, eos_token=eos, padding_side="left"
     )
 

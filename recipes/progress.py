@@ -1,4 +1,4 @@
-"""A run's progress: what is counted and reported at each step, and when to evaluate, save and stop."""
+"""A run's progress: what each step counts and reports, and when to evaluate, save and stop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Sink(Protocol):
 
 
 class Progress(TrainerCallback):
-    """Follows one run for its sink; its state is part of each checkpoint, so a resume goes on exactly."""
+    """Follows one run for its sink; its state is in each checkpoint, so a resume is exact."""
 
     def __init__(self, config: RunConfig, sink: Sink) -> None:
         self.config, self.sink = config, sink
@@ -115,12 +115,13 @@ class Progress(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: dict[str, float],
+        *,
+        logs: dict[str, float] | None = None,
         **_: object,
     ) -> None:
         """Takes each step's metrics and reports their means every `budget.log_every` steps."""
         state.log_history.clear()  # else it grows with the run, in memory and in each checkpoint
-        if "loss" not in logs:
+        if not logs or "loss" not in logs:
             return
         self._check_finite(state.global_step, logs)
         for name, ours in REPORTED.items():
@@ -132,7 +133,7 @@ class Progress(TrainerCallback):
             self._window = {}
 
     def _check_finite(self, step: int, logs: Mapping[str, float]) -> None:
-        """Stops at once, before an evaluation or a checkpoint; FP16's scaler skips bad gradients."""
+        """Stops before an evaluation or a checkpoint; bad FP16 gradients are the scaler's."""
         checked = ["loss"] if self.config.precision.dtype == "fp16" else ["loss", "grad_norm"]
         for name in checked:
             if not math.isfinite(logs[name]):

@@ -33,9 +33,9 @@ class RunResult:
 
 
 def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> RunResult:
-    """Trains `config` until its budget is spent, going on from the last checkpoint in `run_dir`.
+    """Trains `config` until its budget is spent, going on from the last checkpoint.
 
-    On a CPU, a run that was stopped or killed, and resumed, gives the values of an uninterrupted one.
+    On a CPU, a run that was killed, or stopped, and resumed has the values of an uninterrupted one.
 
     Args:
         config: the run; `config.budget` says how far.
@@ -91,6 +91,6 @@ def _result(progress: Progress) -> RunResult:
 
 def _quiet() -> None:
     """Keeps libraries' progress bars and advice out of a run's log; errors still show."""
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     warnings.filterwarnings("ignore", category=FutureWarning)

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with our aggregation and filtering, meter, evaluation and checkpoints plugged in.
+"""TRL's GRPOTrainer with our aggregation, filtering, meter, evaluation and checkpoints.
 
 Everything else is TRL's: rollouts, rewards, advantages, losses, the optimizer and the loop.
 """
@@ -76,7 +76,7 @@ def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> 
     )
 
 
-class EpochSampler(RepeatSampler):
+class EpochSampler(RepeatSampler):  # type: ignore[misc]
     """TRL's sampler, whose order in an epoch depends on the seed and the epoch alone.
 
     TRL's own draws each epoch's order from a generator that starts anew on resuming.
@@ -87,7 +87,7 @@ class EpochSampler(RepeatSampler):
         self.generator.manual_seed((self.seed << 20) + epoch)
 
 
-class AblationTrainer(GRPOTrainer):
+class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
     """Trains one run, reporting to `progress`, which also says when to evaluate, save and stop."""
 
     def __init__(
@@ -144,7 +144,8 @@ class AblationTrainer(GRPOTrainer):
     ) -> torch.optim.lr_scheduler.LRScheduler:
         """Decays over the configured steps, which are part of the run, not over the budget's."""
         steps = self.config.optimizer.total_steps or num_training_steps
-        return super().create_scheduler(steps, optimizer)
+        scheduler: torch.optim.lr_scheduler.LRScheduler = super().create_scheduler(steps, optimizer)
+        return scheduler
 
     def evaluate(self, *_: object, **__: object) -> dict[str, float]:
         """Held-out mean@k, in place of a pass over an evaluation data set."""

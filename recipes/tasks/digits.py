@@ -1,6 +1,6 @@
 """Sorting digits: ``4163=`` is answered by ``1346``.
 
-Small enough to train on a laptop's CPU, hard enough that a curve rises and saturates, and verifiable.
+Small enough to train on a laptop's CPU, hard enough that a curve rises and saturates.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def reward(completion: str, answer: str) -> float:
 
 
 def _string(index: int, length: int) -> str:
-    """The digit string number `index`, counting those of `length` digits first, then longer ones."""
+    """String number `index`, counting those of `length` digits first, then longer ones."""
     while index >= 10**length:
         index, length = index - 10**length, length + 1
     return f"{index:0{length}d}"

@@ -1,0 +1,82 @@
+"""Weights of tokens, and the factors on advantages, against arithmetic by hand."""
+
+import pytest
+import torch
+
+from recipes.losses import NATIVE, advantage_scale, token_weights, varied_groups
+
+# Two prompts with two samples each, of 2 and 4, and 1 and 5 tokens: 12 tokens in all.
+LENGTHS = torch.tensor([2, 4, 1, 5])
+ALL = torch.ones(4, dtype=torch.bool)
+SECOND = torch.tensor([False, False, True, True])
+
+
+@pytest.mark.parametrize(
+    ("over", "expected"),
+    [
+        ("sample", [1 / 8, 1 / 16, 1 / 4, 1 / 20]),
+        ("prompt", [1 / 12, 1 / 12, 1 / 12, 1 / 12]),  # both prompts have 6 tokens
+        ("token", [1 / 12] * 4),
+        ("sequence", [1 / 4] * 4),
+    ],
+)
+def test_weights_of_a_whole_batch(over: str, expected: list[float]) -> None:
+    weights = token_weights(over, LENGTHS, 2, ALL)
+    torch.testing.assert_close(weights, torch.tensor(expected))
+
+
+@pytest.mark.parametrize(
+    ("over", "expected"),
+    [
+        ("sample", [0, 0, 1 / 2, 1 / 10]),
+        ("prompt", [0, 0, 1 / 6, 1 / 6]),
+        ("token", [0, 0, 1 / 6, 1 / 6]),
+        ("sequence", [0, 0, 1 / 2, 1 / 2]),
+    ],
+)
+def test_a_dropped_prompt_leaves_the_denominators(over: str, expected: list[float]) -> None:
+    weights = token_weights(over, LENGTHS, 2, SECOND)
+    torch.testing.assert_close(weights, torch.tensor(expected))
+
+
+def test_the_prompt_mean_differs_from_the_token_mean_where_prompts_differ_in_length() -> None:
+    lengths = torch.tensor([1, 1, 4, 6])  # prompts of 2 and 10 tokens
+    weights = token_weights("prompt", lengths, 2, ALL)
+    torch.testing.assert_close(weights, torch.tensor([1 / 4, 1 / 4, 1 / 20, 1 / 20]))
+
+
+@pytest.mark.parametrize("over", ["sample", "prompt", "token"])
+def test_a_mean_of_equal_values_is_that_value(over: str) -> None:
+    weights = token_weights(over, LENGTHS, 2, ALL)
+    assert (weights * LENGTHS).sum().item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("loss", NATIVE)
+def test_trl_s_own_mean_is_left_alone(loss: str) -> None:
+    scale = advantage_scale(loss, "native", LENGTHS, 2, ALL)
+    torch.testing.assert_close(scale, torch.ones(4), rtol=0, atol=0)
+
+
+def test_dropping_scales_the_kept_half_by_two() -> None:
+    # As many samples and tokens are dropped as kept, so TRL's denominators are twice too large.
+    for loss in NATIVE:
+        scale = advantage_scale(loss, "native", LENGTHS, 2, SECOND)
+        torch.testing.assert_close(scale, torch.tensor([0.0, 0.0, 2.0, 2.0]))
+
+
+def test_factors_from_one_mean_to_another() -> None:
+    to_token = advantage_scale("grpo", "token", LENGTHS, 2, ALL)
+    torch.testing.assert_close(to_token, LENGTHS * 4 / 12)  # (1/N) / (1/(n |o|))
+    to_sample = advantage_scale("dapo", "sample", LENGTHS, 2, ALL)
+    torch.testing.assert_close(to_sample, 12 / (4 * LENGTHS))
+
+
+def test_nothing_kept_is_a_loss_of_zero_not_a_nan() -> None:
+    for over in ("sample", "prompt", "token"):
+        scale = advantage_scale("grpo", over, LENGTHS, 2, torch.zeros_like(ALL))
+        assert scale.tolist() == [0, 0, 0, 0]
+
+
+def test_a_group_of_equal_rewards_is_found_exactly() -> None:
+    rewards = torch.tensor([0.1, 0.1, 0.1, 0.0, 0.0, 1e-7, 1.0, 1.0, 1.0])
+    assert varied_groups(rewards, 3).tolist() == [False] * 3 + [True] * 3 + [False] * 3
