@@ -16,33 +16,33 @@
     const at = (sorted.length - 1) * q, low = Math.floor(at);
     return sorted[low] + (at - low) * (sorted[Math.min(low + 1, sorted.length - 1)] - sorted[low]);
   };
-  const forecast = (run, c) => {
-    const values = run.draws.map((draw) => reward(draw, c)).sort((a, b) => a - b);
-    return { mid: quantile(values, 0.5), low: quantile(values, 0.025), high: quantile(values, 0.975) };
+  const summary = (values) => {
+    const sorted = Float64Array.from(values).sort();
+    return { mid: quantile(sorted, 0.5), low: quantile(sorted, 0.025), high: quantile(sorted, 0.975) };
   };
-  const ranked = (run) => run.state !== "unstable" && run.draws.length > 0;
-  /* How often each run has the highest value, draw by draw. */
-  function chances(c) {
-    const wins = new Map(runs.map((run) => [run, 0])), field = runs.filter(ranked);
-    const count = Math.min(...field.map((run) => run.draws.length));
+  const forecast = (run, c) => summary(run.draws.map((draw) => reward(draw, c)));
+  const fitted = (run) => run.draws.length > 0;
+  const ranked = (run) => run.state !== "unstable" && fitted(run);
+  const ceiling = (run) => ({ mid: run.ceiling[0], low: run.ceiling[1], high: run.ceiling[2] });
+  /* How often each of the rows has the highest value, draw by draw. */
+  function chances(rows) {
+    const count = Math.min(...rows.map((row) => row.values.length)), wins = new Map(rows.map(({ run }) => [run, 0]));
     for (let k = 0; k < count; k++) {
-      let best = null, top = -Infinity;
-      for (const run of field) {
-        const value = reward(run.draws[k], c);
-        if (value > top) [top, best] = [value, run];
-      }
+      const best = rows.reduce((a, b) => (b.values[k] > a.values[k] ? b : a)).run;
       wins.set(best, wins.get(best) + 1 / count);
     }
     return wins;
   }
   /* At the ceiling the order and the probabilities are the analysis's own; elsewhere the forecast's. */
   function standings(c) {
-    const wins = chances(c), ceiling = c === Infinity;
-    const rows = runs.filter((run) => run.draws.length > 0).map((run) => ({
-      run, ...forecast(run, c), chance: ceiling && run.chance !== null ? run.chance : wins.get(run),
-    }));
-    if (ceiling) return rows;
-    return rows.sort((a, b) => ranked(b.run) - ranked(a.run) || b.mid - a.mid);
+    const rows = runs.map((run) => {
+      const values = run.draws.map((draw) => reward(draw, c));
+      return { run, values, ...(fitted(run) ? (c === Infinity ? ceiling(run) : summary(values)) : {}) };
+    });
+    const wins = chances(rows.filter(({ run }) => ranked(run)));
+    for (const row of rows) row.chance = c === Infinity ? (row.run.chance ?? wins.get(row.run)) : wins.get(row.run);
+    if (c === Infinity && data.at === null) return rows;
+    return rows.sort((a, b) => ranked(b.run) - ranked(a.run) || fitted(b.run) - fitted(a.run) || (b.mid ?? 0) - (a.mid ?? 0));
   }
   const fixed = (value) => value.toFixed(3);
   const percent = (p) => (p > 0.995 ? ">99%" : p < 0.005 ? "<1%" : `${Math.round(100 * p)}%`);
@@ -57,7 +57,8 @@
   const place = (c) => (c === Infinity ? "the ceiling" : `${compute(c)} ${data.unit}`);
 
   // --- state -------------------------------------------------------------------------------------
-  const spent = runs.flatMap((run) => run.points.map((point) => point[0]));
+  const spent = runs.flatMap((run) => run.points.map((point) => point[0])).filter((c) => c > 0);
+  if (!spent.length) return;
   const most = Math.max(...spent), least = Math.min(...spent);
   const state = { log: true, target: Infinity, pinned: new Set(), filter: "", slots: new Map() };
   function readFragment() {
@@ -146,8 +147,8 @@
     return out;
   }
   function extent(shown) {
-    const seen = shown.flatMap((run) => [...run.points.map((point) => point[1]), run.fit[3],
-      forecast(run, state.log ? span[1] : most).mid, ...(run.state === "resolved" && run.interval ? run.interval : [])]);
+    const seen = shown.flatMap((run) => [...run.points.map((point) => point[1]),
+      ...(fitted(run) ? [forecast(run, span[1]).mid, run.ceiling[0], ...(run.state === "resolved" ? run.ceiling : [])] : [])]);
     const low = Math.min(...seen), high = Math.max(...seen), pad = 0.06 * (high - low) || 0.05;
     return [Math.max(0, low - pad), Math.min(1, high + pad)];
   }
@@ -186,10 +187,15 @@
   function drawRun(box, run, { x, y, edge, strip }) {
     const slot = state.slots.get(run), shown = slot !== undefined;
     const grid = Array.from({ length: 81 }, (_, i) => atFraction(i / 80));
+    if (!shown && !run.fit) return;
     if (!shown) {
-      box.append(svg("path", { class: "fit muted", d: line(grid.map((c) => [x(c), y(reward(run.fit, c))])) }));
+      const coarse = grid.filter((_, i) => i % 2 === 0);
+      box.append(svg("path", { class: "fit muted", d: line(coarse.map((c) => [x(c), y(reward(run.fit, c))])) }));
       return;
     }
+    for (const [c, value, , used] of run.points)
+      if (c > 0 || !state.log) box.append(marker(slot, x(c), y(value), used ? 2.7 : 2.9, !used));
+    if (!fitted(run)) return;
     const values = band(run, grid), last = Math.max(...run.points.map((point) => point[0]));
     const path = grid.map((c, i) => [x(c), y(values[i].mid), c]);
     const upper = grid.map((c, i) => [x(c), y(values[i].high)]), lower = grid.map((c, i) => [x(c), y(values[i].low)]);
@@ -197,9 +203,7 @@
     const seen = path.filter((point) => point[2] <= last);
     box.append(svg("path", { class: `fit s${slot % 7}`, d: line(seen) }),
       svg("path", { class: `fit ahead s${slot % 7}`, d: line(path.slice(Math.max(seen.length - 1, 0))) }));
-    for (const [c, value, , used] of run.points)
-      if (c > 0) box.append(marker(slot, x(c), y(value), used ? 2.7 : 2.9, !used));
-    const end = forecast(run, Infinity), at = edge + strip * ([...state.slots.keys()].indexOf(run) - (state.slots.size - 1) / 2);
+    const end = ceiling(run), at = edge + strip * ([...state.slots.keys()].indexOf(run) - (state.slots.size - 1) / 2);
     box.append(svg("line", { class: `whisker s${slot % 7}`, x1: at, x2: at, y1: y(end.low), y2: y(end.high) }),
       marker(slot, at, y(end.mid), 4, run.state !== "resolved"));
   }
@@ -207,19 +211,20 @@
     if (state.target === Infinity) return;
     const at = x(state.target);
     box.append(svg("line", { class: "target", x1: at, x2: at, y1: top - 6, y2: bottom }));
-    for (const row of rows.filter(({ run }) => state.slots.has(run)).reverse()) {
+    for (const row of rows.filter(({ run }) => state.slots.has(run) && fitted(run)).reverse()) {
       const slot = state.slots.get(row.run);
       box.append(svg("line", { class: `whisker s${slot % 7}`, x1: at, x2: at, y1: y(row.low), y2: y(row.high) }),
         marker(slot, at, y(row.mid), 4.6));
     }
   }
-  function drawLabels(box, rows, { y, top, bottom, edge, gutter, narrow }) {
-    const labels = rows.map(({ run }, i) => ({ run, i, y: y(forecast(run, Infinity).mid) }));
-    const shown = labels.filter(({ run }) => state.slots.has(run));
+  function drawLabels(box, rows, { y, top, bottom, edge, gutter, narrow }, width) {
+    const shown = rows.map(({ run }, i) => ({ run, i })).filter(({ run }) => state.slots.has(run));
+    for (const label of shown) label.y = y(fitted(label.run) ? ceiling(label.run).mid : label.run.points.at(-1)[1]);
     for (const { run, i, y: from, at } of spread(shown, 17, top, bottom)) {
-      const name = run.name.length > 21 ? `${run.name.slice(0, 20)}…` : run.name;
-      box.append(svg("path", { class: "leader", d: line([[edge + gutter - 2, from], [edge + gutter + 8, at]]) }),
-        svg("text", { class: "label", x: edge + gutter + 11, y: at + 4 }, narrow ? `${i + 1}` : name));
+      const text = svg("text", { class: "label", x: edge + gutter + 11, y: at + 4 }, narrow ? `${i + 1}` : run.name);
+      box.append(svg("path", { class: "leader", d: line([[edge + gutter - 2, from], [edge + gutter + 8, at]]) }), text);
+      for (let kept = run.name.length; !narrow && text.getComputedTextLength() > width - edge - gutter - 11; kept--)
+        text.textContent = `${run.name.slice(0, kept - 1)}…`;
     }
   }
   function drawChart(rows) {
@@ -239,9 +244,9 @@
     for (const run of visible.filter((run) => state.slots.has(run))) drawRun(inside, run, layout);
     drawTarget(inside, rows, layout);
     box.append(inside);
-    drawLabels(box, rows, layout);
-    box.append(svg("text", { class: "tick", x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, data.unit));
+    box.append(svg("text", { class: "tick", x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, data.label));
     host.replaceChildren(box);
+    drawLabels(box, rows, layout, width);
     const slider = $("target");
     slider.style.marginLeft = `${left - 11}px`;
     slider.style.width = `${edge - left + 22}px`;
@@ -250,6 +255,8 @@
 
   // --- ranking -----------------------------------------------------------------------------------
   const matches = (run) => `${run.name} ${Object.values(run.choices).join(" ")}`.toLowerCase().includes(state.filter);
+  /* A name may break after = _ , and space, rather than anywhere. */
+  const breakable = (name) => name.split(/(?<=[=_,])/).flatMap((part) => [part, html("wbr", {})]);
   function bar(row, low, high) {
     const at = (value) => `${(100 * (Math.min(Math.max(value, low), high) - low)) / (high - low || 1)}%`;
     const box = html("span", { class: "bar", "aria-hidden": "true" });
@@ -267,15 +274,15 @@
     $("ranking").replaceChildren(...rows.map((row, i) => [row, i]).filter(([{ run }]) => matches(run)).map(([row, i]) => {
       const { run } = row;
       const button = html("button", { type: "button", "aria-pressed": state.pinned.has(run), "data-run": run.rank,
-        title: state.pinned.has(run) ? "Stop highlighting" : "Keep highlighted" }, icon(run), html("span", {}, run.name));
+        title: state.pinned.has(run) ? "Stop highlighting" : "Keep highlighted" }, icon(run), html("span", {}, ...breakable(run.name)));
       button.addEventListener("click", () => {
         if (!state.pinned.delete(run)) state.pinned.add(run);
         draw();
       });
       const flag = run.state === "resolved" ? [] : [html("small", { class: "flag" }, run.state)];
       return html("tr", { class: ranked(run) ? "" : "out" }, html("td", { class: "rank" }, ranked(run) ? `${i + 1}` : "–"),
-        html("th", { scope: "row" }, button, ...flag), html("td", { class: "value" }, fixed(row.mid)),
-        html("td", { class: "range" }, bar(row, low, high), html("span", {}, `${fixed(row.low)}–${fixed(row.high)}`)),
+        html("th", { scope: "row" }, button, ...flag), html("td", { class: "value" }, fitted(run) ? fixed(row.mid) : "–"),
+        html("td", { class: "range" }, ...(fitted(run) ? [bar(row, low, high), html("span", {}, `${fixed(row.low)}–${fixed(row.high)}`)] : [])),
         html("td", { class: "chance" }, ranked(run) ? percent(row.chance) : "–"));
     }));
     if (focused !== undefined) $("ranking").querySelector(`[data-run="${focused}"]`)?.focus();
@@ -295,6 +302,9 @@
     const slider = $("target");
     slider.value = state.target === Infinity ? slider.max : Math.round(STOPS * fraction(state.target));
     slider.setAttribute("aria-valuetext", place(state.target));
+    $("rule").textContent = state.target === Infinity && data.at === null
+      ? `Ceilings within the margin of ${data.margin} count as the same; among them the faster curve comes first.`
+      : "In order of the forecast there.";
     $("where").textContent = state.target === Infinity ? "ceiling (unlimited compute)" : place(state.target);
     $("log").setAttribute("aria-pressed", state.log);
     $("linear").setAttribute("aria-pressed", !state.log);

@@ -74,6 +74,8 @@ class _Axes:
 
 def _axes(page: Mapping[str, Any]) -> _Axes:
     points = np.array([p[:2] for run in page["runs"] for p in run["points"] if p[0] > 0])
+    if not len(points):
+        return _Axes(1.0, 10.0, 0.0, 1.0)
     low, high = points[:, 0].min(), max(points[:, 0].max(), page["at"] or 0.0)
     drawn = [run for run in page["runs"][:SHOWN] if run["draws"]]
     ends = [quantiles(run, np.array([high]))[1, 0] for run in drawn]
@@ -94,7 +96,7 @@ def _path(x: Array, y: Array) -> str:
     return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
 
 
-def _frame(axes: _Axes, unit: str) -> list[str]:
+def _frame(axes: _Axes, label: str) -> list[str]:
     out = []
     for rate in ticks(axes.bottom, axes.top, 5):
         y = float(axes.y(rate))
@@ -107,7 +109,7 @@ def _frame(axes: _Axes, unit: str) -> list[str]:
     across, up = (LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2
     turned = f'text-anchor="middle" transform="rotate(-90 16 {up:.1f})"'
     out.append(_line("axis", f"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"))
-    out.append(_text(across, HEIGHT - 12, f"Compute ({unit})", 'text-anchor="middle"'))
+    out.append(_text(across, HEIGHT - 12, label, 'text-anchor="middle"'))
     out.append(_text(16, up, "Held-out pass rate", turned))
     return out
 
@@ -175,7 +177,7 @@ def curves_svg(page: Mapping[str, Any]) -> str:
     """The figure of the runs of a report, best first: points, fits and 95% bands on log compute.
 
     Args:
-        page: what `analysis.report` embeds in its page: ``unit``, ``at`` and ``runs``.
+        page: what `analysis.report` embeds in its page: ``label``, ``at`` and ``runs``.
     """
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     axes, runs = _axes(page), page["runs"]
@@ -184,7 +186,7 @@ def curves_svg(page: Mapping[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
         f"<style>{STYLE}</style><defs>{''.join(SHAPES)}</defs>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-        *_frame(axes, page["unit"]),
+        *_frame(axes, page["label"]),
         *([_line("at", target)] if target else []),
         *[_run(axes, run, rank) for rank, run in reversed(list(enumerate(runs)))],
         *_labels(axes, runs[:SHOWN]),
