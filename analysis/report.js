@@ -5,8 +5,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
   const SHAPES = ["circle", "square", "triangle", "diamond", "down", "plus", "cross"];
-  const STOPS = 200, SNAP = 12, LEADERS = 5; // slider stops on the axis; further ones are the ceiling
-  const CEILING = STOPS + SNAP;
+  const STOPS = 200, LEADERS = 5, LIKELY = 0.1, MOST = 7; // slider stops on the axis; those further are the ceiling
   const runs = data.runs.map((run, rank) => ({ ...run, rank, bands: new Map() }));
 
   // --- numbers -----------------------------------------------------------------------------------
@@ -69,8 +68,8 @@
   }
   function domain() {
     const target = state.target === Infinity ? 0 : state.target;
-    const asked = Math.max(target, data.at ?? 0);
-    return state.log ? [Math.min(least, target || least), Math.max(12 * most, asked)] : [0, Math.max(3 * most, target)];
+    const asked = 1.2 * Math.max(target, data.at ?? 0);
+    return state.log ? [Math.min(least, target || least), Math.max(12 * most, asked)] : [0, Math.max(3 * most, 1.2 * target)];
   }
   let span = domain();
   const fraction = (c) => {
@@ -83,7 +82,8 @@
   };
   /* A run keeps its colour and shape for as long as it is shown. */
   function highlight(rows) {
-    const chosen = rows.filter(({ run }, i) => i < LEADERS || state.pinned.has(run)).map((row) => row.run);
+    const leading = rows.filter((row, i) => i < LEADERS || row.chance >= LIKELY).slice(0, MOST).map((row) => row.run);
+    const chosen = [...new Set([...leading, ...state.pinned])];
     for (const run of state.slots.keys()) if (!chosen.includes(run)) state.slots.delete(run);
     for (const run of chosen) {
       if (state.slots.has(run)) continue;
@@ -340,8 +340,8 @@
   }
   $("target").addEventListener("input", (event) => {
     const value = Number(event.target.value), last = Number(event.target.max);
-    const was = state.target === Infinity, stepBack = was && value === last - 1;
-    if (value > STOPS && !stepBack) aim(Infinity); else aim(atFraction(Math.min(value, STOPS) / STOPS));
+    const stepBack = state.target === Infinity && value === last - 1;
+    aim(value > STOPS && !stepBack ? Infinity : atFraction(Math.min(value, STOPS) / STOPS));
   });
   $("spent").addEventListener("click", () => aim(most));
   $("ten").addEventListener("click", () => aim(10 * most));

@@ -96,7 +96,7 @@ def embed(analysis: Analysis) -> dict[str, Any]:
 
 def _embed(fit: Fit, analysis: Analysis, count: int) -> dict[str, Any]:
     best, d, bounds = fit.best, fit.draws, fit.interval("A")
-    draws = [] if d is None else np.stack([d.A, d.B, d.C_mid, d.R0], axis=1)[:count]
+    draws = np.zeros((0, 4)) if d is None else np.stack([d.A, d.B, d.C_mid, d.R0], axis=1)
     points = [p for i, curve in enumerate(fit.seeds) for p in _points(curve, i, analysis)]
     return {
         "name": fit.run,
@@ -105,7 +105,7 @@ def _embed(fit: Fit, analysis: Analysis, count: int) -> dict[str, Any]:
         "fit": None if best is None else [_brief(v) for v in (best.A, best.B, best.C_mid, best.R0)],
         "ceiling": None if bounds is None else [ceiling(fit), *bounds],
         "chance": fit.probability_best if analysis.options.at is None else None,
-        "draws": [[_brief(v) for v in draw] for draw in draws],
+        "draws": [[_brief(v) for v in draw] for draw in draws[:count]],
         "points": points,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -147,16 +148,15 @@ def _run(axes: _Axes, run: Mapping[str, Any], rank: int) -> str:
 
 
 def _spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Heights at least a gap apart and within the axes, each near the one wanted."""
-    order = np.argsort(wanted, kind="stable")
+    """Heights pushed apart evenly until they are a gap from each other, within the axes."""
     placed = list(wanted)
-    floor, ceiling = float(TOP), float(BOTTOM)
-    for i in order:
-        placed[i] = max(placed[i], floor)
-        floor = placed[i] + gap
-    for i in order[::-1]:
-        placed[i] = min(placed[i], ceiling)
-        ceiling = placed[i] - gap
+    order = [int(i) for i in np.argsort(wanted, kind="stable")]
+    for _ in range(200):
+        for above, below in pairwise(order):
+            short = (gap - (placed[below] - placed[above])) / 2
+            if short > 0:
+                placed[above] = max(placed[above] - short, TOP)
+                placed[below] = min(placed[below] + short, BOTTOM)
     return placed
 
 

@@ -20,6 +20,8 @@ UNITS = {
     "gpu_hours": "GPU-hours",
 }
 """Compute axes of `recipes.meter` as a reader calls them; others keep their own name."""
+SURE = 0.9
+"""Probability from which a winner is called one without "seems"."""
 
 
 def amount(compute: float) -> str:
@@ -82,14 +84,22 @@ def answer(analysis: Analysis) -> tuple[str, list[str]]:
     ranked = [fit for fit in analysis.fits if fit.stable and fit.draws is not None]
     if not ranked:
         return "No run can be ranked yet", ["None is both stable and long enough to fit a curve."]
-    best, at = ranked[0], analysis.options.at
-    if at is not None and best.draws is not None:
-        values = best.draws.at(np.array([at]))[:, 0]
-        low, mid, high = np.quantile(values, [0.025, 0.5, 0.975])
-        where = f"{amount(at)} {unit(analysis.options.compute_axis)}"
-        told = f"Its forecast there is {mid:.3f} (95% interval {low:.3f}–{high:.3f})."
-        return f"At {where}, {best.run} is ahead", [told, _likely(best, "best there")]
-    return _by_ceiling(analysis, ranked)
+    at = analysis.options.at
+    return _by_ceiling(analysis, ranked) if at is None else _at(analysis, ranked, at)
+
+
+def _at(analysis: Analysis, ranked: Sequence[Fit], at: float) -> tuple[str, list[str]]:
+    best = ranked[0]
+    row = next(row for row in analysis.document()["fits"] if row["run"] == best.run)["forecast"]
+    ahead = "is ahead" if (best.probability_best or 0) >= SURE else "seems to be ahead"
+    head = f"At {amount(at)} {unit(analysis.options.compute_axis)}, {best.run} {ahead}"
+    told = (
+        f"Its forecast there is {rate(row['reward'])} (95% interval {interval(row['interval'])})."
+    )
+    likely = _likely(best, "the best there")
+    if len(ranked) > 1:
+        likely += f" {ranked[1].run} comes next, at {chance(ranked[1].probability_best)}."
+    return head, [told, likely]
 
 
 def _likely(fit: Fit, what: str) -> str:
@@ -112,8 +122,11 @@ def _by_ceiling(analysis: Analysis, ranked: Sequence[Fit]) -> tuple[str, list[st
         head = f"{best.run} is the fastest of {len(level)} runs with the same ceiling"
         others = _names([run for run in level if run != best.run])
         lead = [f"{told}, within the margin of {margin:g} of {others}; it gets there first."]
+        lead.append(
+            f"One of these {len(level)} is {chance(sure)} likely to have the highest ceiling."
+        )
     else:
-        head = f"{best.run} {'has' if sure >= 0.9 else 'seems to have'} the highest ceiling"
+        head = f"{best.run} {'has' if sure >= SURE else 'seems to have'} the highest ceiling"
         gap = "" if behind is None else f", {peak - behind:.3f} above the next"
         lead = [f"{told}{gap}.", _likely(best, "the highest")]
     rivals = [f.run for f in ranked if not f.resolved and (f.probability_best or 0) > 0.05]
