@@ -89,7 +89,6 @@ def rank(arguments: Namespace) -> int:
 def fit(arguments: Namespace) -> int:
     """Judges the curves of a file."""
     from analysis.report import write
-
     from pipelines.tables import Columns, fit_file
 
     names = ("group", "x", "y", "stderr", "seed")
@@ -101,7 +100,11 @@ def fit(arguments: Namespace) -> int:
     if arguments.json:
         display.emit(analysis.document())
     else:
+        from analysis.words import answer
+
         _print_ranking(analysis)
+        headline, sentences = answer(analysis)
+        display.say(f"\n{headline}. {' '.join(sentences)}")
     return 0
 
 
@@ -186,10 +189,9 @@ def _print_ranking(analysis: Analysis) -> None:
     from analysis.report import rows
 
     display.table(*rows(analysis))
-    for verdict in analysis.document()["verdicts"]:
-        display.say(
-            f"{verdict['axis']}={verdict['choice']}: {verdict['verdict']}. {verdict['evidence']}"
-        )
+    for verdict in analysis.verdicts:
+        told = f"{verdict.axis}={verdict.choice}: {verdict.verdict}"
+        display.say(f"{told}. {verdict.evidence}".rstrip())
 
 
 def _costs(made: Plan, rows: Sequence[RunStatus]) -> list[dict[str, float | None]]:

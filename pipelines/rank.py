@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.report import write
-
 from analysis.curves import Curve, CurveError, curve
 from analysis.ranking import Analysis, Options, analyse
+from analysis.report import write
+from analysis.words import answer
 from pipelines.config import Tracking
 from pipelines.display import note
 from pipelines.errors import ServiceError, UserError
@@ -24,6 +26,7 @@ STDERR = "eval/pass_rate_stderr"
 TRUNCATION = "eval/truncation_rate"
 SIGNALS = ("train/entropy", "train/reward", "train/truncation_rate")
 """Training metrics that tell of a collapse."""
+BETTER = ("higher ceiling", "same ceiling, faster")
 FITTED = ("A", "B", "C_mid", "R0", "rmse")
 
 
@@ -31,7 +34,7 @@ FITTED = ("A", "B", "C_mid", "R0", "rmse")
 class Ranked:
     """A judged sweep, and where its report is."""
 
-    sweep: str
+    manifest: Record
     analysis: Analysis
     folder: Path
 
@@ -71,7 +74,7 @@ def rank_sweep(
     folder = ledger.sweep(sweep).folder
     write(analysis, folder, context(manifest))
     _log(ledger, tracking, manifest, analysis)
-    return Ranked(sweep, analysis, folder)
+    return Ranked(manifest, analysis, folder)
 
 
 def context(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,19 +85,36 @@ def context(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def conclusion(ranked: Ranked) -> Iterable[str]:
-    """What won, and what to type next."""
-    document = ranked.analysis.document()
-    fits = {item["run"]: item for item in document["fits"]}
-    if document["order"]:
-        best = fits[document["order"][0]]
-        ceiling = "ceiling not resolved yet"
-        if best["A"] is not None:
-            low, high = best["A_interval"]
-            ceiling = f"A = {best['A']:.3f}, 95% interval {low:.3f} to {high:.3f}"
-        yield f"best run: {best['run']} ({ceiling})"
-    yield f"report: {ranked.folder / 'report.html'}"
-    yield f"next: shortlist launch {ranked.sweep} 'sweep.seeds=[0,1,2]' --follow  # does it repeat?"
-    yield "      make ui  # every metric of every run, in MLflow"
+    """What won, why, and what to type next."""
+    headline, sentences = answer(ranked.analysis)
+    yield f"{headline}. {' '.join(sentences)}"
+    if ranked.manifest["strategy"] == "one_at_a_time":
+        better = [item for item in ranked.analysis.verdicts if item.verdict in BETTER]
+        told = ", ".join(f"{item.axis}={item.choice} ({item.verdict})" for item in better)
+        yield f"Better than the base: {told or 'nothing, as far as these curves can tell'}."
+    yield f"Report: {ranked.folder / 'report.html'}"
+    for command, why in _next(ranked):
+        yield f"Next: {command}   # {why}"
+
+
+def _next(ranked: Ranked) -> Iterable[tuple[str, str]]:
+    manifest, fits = ranked.manifest, ranked.analysis.fits
+    command = shlex.join(["shortlist", "launch", manifest["sweep"], *manifest["overrides"]])
+    needed = [
+        fit.needed_compute / fit.last_compute
+        for fit in fits
+        if fit.stable and not fit.resolved and fit.needed_compute and fit.last_compute
+    ]
+    if needed:
+        budget = manifest["runs"][0]["budget"]
+        # Beyond four times the compute a forecast of what is needed says little.
+        amount = math.ceil(budget["amount"] * min(max(needed), 4.0))
+        yield (
+            f"{command} budget.amount={amount} --follow",
+            "continues the runs: settles more ceilings",
+        )
+    if len({row["seed"] for row in manifest["runs"]}) == 1:
+        yield f"{command} 'sweep.seeds=[0,1,2]' --follow", "do the differences repeat?"
 
 
 def _from_ledger(
