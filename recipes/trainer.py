@@ -61,6 +61,7 @@ def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> 
         adam_epsilon=optimizer.eps,
         max_grad_norm=optimizer.max_grad_norm,
         max_steps=NEVER,
+        use_cpu=not torch.cuda.is_available(),
         bf16=config.precision.dtype == "bf16",
         fp16=config.precision.dtype == "fp16",
         cast_lm_head_to_fp32=config.precision.fp32_head,
@@ -112,6 +113,11 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
             processing_class=tokenizer,
             callbacks=[progress],
         )
+        if config.precision.fp32_head:
+            # TRL 1.16 casts the head's operands, which autocast casts back when it generates.
+            head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+            without_autocast = torch.autocast(self.accelerator.device.type, enabled=False)
+            head.forward = without_autocast(head.forward)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Scales the advantages of the whole optimizer batch, before TRL shuffles and splits it."""

@@ -1,0 +1,184 @@
+"""The gradient of one optimizer batch, against its formula and against TRL's own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trl import GRPOTrainer
+
+from recipes import models, tasks
+from recipes.checkpoints import Checkpoints
+from recipes.config import (
+    Advantage,
+    Aggregation,
+    Budget,
+    ConfigError,
+    Execution,
+    Filtering,
+    Loss,
+    Precision,
+    RunConfig,
+)
+from recipes.progress import Progress
+from recipes.trainer import AblationTrainer, arguments
+from tests.recipes.conftest import Recorder, tiny
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+CASES = [("sample", "keep"), ("prompt", "keep"), ("token", "keep"), ("sample", "drop"),
+         ("prompt", "drop"), ("token", "drop")]  # fmt: skip
+
+
+class Observed(AblationTrainer):
+    """Remembers the rollouts as generated, and the gradient before it is clipped."""
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        original = GRPOTrainer._generate_and_score_completions
+
+        def remember(trainer: GRPOTrainer, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+            self.rollouts = original(trainer, inputs)
+            return dict(self.rollouts)
+
+        GRPOTrainer._generate_and_score_completions = remember
+        try:
+            return super()._generate_and_score_completions(inputs)
+        finally:
+            GRPOTrainer._generate_and_score_completions = original
+
+    def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
+        self.gradient = torch.cat([p.grad.flatten() for p in model.parameters()]).clone()
+        return super()._clip_grad_norm(model)
+
+
+def observe(models_dir: Path, folder: Path, **changes: Any) -> Observed:  # noqa: ANN401
+    """One optimizer step; the same rollouts whatever the loss, for they come before it."""
+    config: RunConfig = tiny(budget=Budget(amount=1, eval_every=100, log_every=1), **changes)
+    model, tokenizer = models.load(config, models_dir)
+    progress = Progress(config, Recorder())
+    data = tasks.load(config.task)
+    trainer = Observed(config, model, tokenizer, data, Checkpoints(folder, 1), progress)
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture
+def start(models_dir: Path) -> torch.nn.Module:
+    return models.load(tiny(), models_dir)[0]
+
+
+def formula(
+    model: torch.nn.Module, rollouts: dict[str, Any], over: str, filtering: str
+) -> torch.Tensor:
+    """Gradient of -sum_i A_i sum_t w_it log pi(o_it), at ratio 1, in this test's own arithmetic."""
+    ids = torch.cat([rollouts["prompt_ids"], rollouts["completion_ids"]], 1)
+    mask = torch.cat([rollouts["prompt_mask"], rollouts["completion_mask"]], 1)
+    logps = model(input_ids=ids, attention_mask=mask).logits.log_softmax(-1)
+    first = rollouts["prompt_ids"].shape[1]
+    groups = [range(start, start + 4) for start in range(0, 16, 4)]
+    advantages = rollouts["advantages"].tolist()
+    if filtering == "drop":
+        groups = [group for group in groups if any(advantages[i] for i in group)]
+    length = [int(n) for n in rollouts["completion_mask"].sum(1)]
+    total = torch.zeros(())
+    for group in groups:
+        for i in group:
+            weight = {
+                "sample": 1 / (4 * len(groups) * length[i]),
+                "prompt": 1 / (len(groups) * sum(length[j] for j in group)),
+                "token": 1 / sum(length[j] for kept in groups for j in kept),
+            }[over]
+            for t in range(length[i]):
+                token = rollouts["completion_ids"][i, t]
+                total = total - advantages[i] * weight * logps[i, first + t - 1, token]
+    return torch.cat([g.flatten() for g in torch.autograd.grad(total, list(model.parameters()))])
+
+
+@pytest.mark.parametrize(("over", "filtering"), CASES)
+@pytest.mark.parametrize("loss", ["grpo", "cispo"])
+def test_the_gradient_is_the_formula_s_whatever_the_micro_batch(
+    loss: str, over: str, filtering: str, models_dir: Path, tmp_path: Path, start: torch.nn.Module
+) -> None:
+    choices = {
+        "loss": Loss(loss, epsilon_high=0.2 if loss == "grpo" else 5.0),
+        "aggregation": Aggregation(over),
+        "filtering": Filtering(filtering),
+    }
+    whole = observe(models_dir, tmp_path, **choices)
+    lengths = whole.rollouts["completion_mask"].sum(1)
+    assert len(set(lengths.tolist())) > 1  # else the means would all be the same
+    expected = formula(start, whole.rollouts, over, filtering)
+    assert expected.norm() > 0.01
+    torch.testing.assert_close(whole.gradient, expected, rtol=1e-4, atol=2e-6)
+    split = observe(models_dir, tmp_path, execution=Execution(2, threads=1), **choices)
+    torch.testing.assert_close(split.gradient, whole.gradient, rtol=1e-4, atol=2e-6)
+    reported = [t.progress.sink.points[1, "train"]["train/loss"] for t in (whole, split)]
+    assert reported[0] == pytest.approx(reported[1], rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(("over", "native"), [("sample", "grpo"), ("token", "dapo")])
+def test_a_mean_that_trl_has_equals_trl_s(
+    over: str, native: str, models_dir: Path, tmp_path: Path
+) -> None:
+    other = {"sample": "dapo", "token": "grpo"}[over]
+    ours = observe(models_dir, tmp_path, loss=Loss(other), aggregation=Aggregation(over))
+    theirs = observe(models_dir, tmp_path, loss=Loss(native))
+    assert torch.equal(theirs.rollouts["completion_ids"], ours.rollouts["completion_ids"])
+    torch.testing.assert_close(ours.gradient, theirs.gradient, rtol=1e-4, atol=2e-6)
+    unscaled = observe(models_dir, tmp_path, loss=Loss(other))
+    assert not torch.allclose(unscaled.gradient, theirs.gradient, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", ["prompt", "batch", "none"])
+def test_advantages_by_hand(scale: str, models_dir: Path, tmp_path: Path) -> None:
+    trainer = observe(models_dir, tmp_path, advantage=Advantage(scale))
+    texts = trainer.processing_class.batch_decode(
+        trainer.rollouts["completion_ids"], skip_special_tokens=True
+    )
+    prompts = trainer.processing_class.batch_decode(
+        trainer.rollouts["prompt_ids"], skip_special_tokens=True
+    )
+    rewards = [
+        float(text == "".join(sorted(p[:-1]))) for text, p in zip(texts, prompts, strict=True)
+    ]
+    groups = torch.tensor(rewards, dtype=torch.float64).view(4, 4)
+    assert 0 < groups.mean() < 1
+    std = {"prompt": groups.std(1, keepdim=True), "batch": groups.std(), "none": 1}[scale]
+    expected = (groups - groups.mean(1, keepdim=True)) / (std + (0 if scale == "none" else 1e-4))
+    torch.testing.assert_close(
+        trainer.rollouts["advantages"].double(), expected.flatten(), rtol=1e-5, atol=1e-6
+    )
+    varied = (groups.amax(1) > groups.amin(1)).double().mean().item()
+    logged = trainer.progress.sink.points[1, "train"]
+    assert logged["train/zero_variance_groups"] == pytest.approx(1 - varied)
+    assert logged["train/reward"] == pytest.approx(groups.mean().item())
+
+
+@pytest.mark.parametrize("fp32_head", [False, True])
+def test_the_fp32_head_computes_logits_in_fp32_where_autocast_would_not(
+    fp32_head: bool, models_dir: Path, tmp_path: Path
+) -> None:
+    trainer = observe(models_dir, tmp_path, precision=Precision("bf16", fp32_head))
+    seen = []
+    head = trainer.model.get_output_embeddings()
+    head.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    trainer.evaluate()  # generation
+    assert set(seen) == {torch.float32 if fp32_head else torch.bfloat16}
+
+
+def test_a_micro_batch_must_divide_the_batch_of_each_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match=r"execution.micro_batch: got 5, allowed: a divisor"):
+        arguments(tiny(), tmp_path)
+
+
+def test_nothing_is_asked_of_the_network(
+    models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("a connection was tried")
+
+    monkeypatch.setattr("socket.socket.connect", refused)
+    monkeypatch.setattr("socket.getaddrinfo", refused)
+    observe(models_dir, tmp_path)
