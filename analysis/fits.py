@@ -1,13 +1,13 @@
 """One recipe judged: its fit, intervals, whether the data bound its ceiling, and what would."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from analysis import posterior, sigmoid
 from analysis.curves import Array, Curve, Points, points, window
-from analysis.forecast import FURTHEST, LEVEL, compute_to_resolve, half_width, interval
+from analysis.forecast import FURTHEST, LEVEL, SEED_SPREAD, compute_to_resolve, half_width, interval
 from analysis.health import Health, check
 from analysis.posterior import Draws
 
@@ -57,7 +57,6 @@ class Fit:
     needed_compute: float | None = None
     """Total compute at which the interval of A should be within the margin."""
     probability_best: float | None = None
-    notes: list[str] = field(default_factory=list)
 
     @property
     def choices(self) -> dict[str, str]:
@@ -68,6 +67,24 @@ class Fit:
     def stable(self) -> bool:
         """Whether it may be ranked."""
         return self.health.stable
+
+    @property
+    def notes(self) -> list[str]:
+        """What was done to the points, what is wrong, and what is not known yet."""
+        said = list(dict.fromkeys(note for c in self.seeds for note in c.notes))
+        said += self.health.problems + self.health.warnings
+        if self.draws is None:
+            said.append(f"{len(self.points)} usable points: {FEWEST} past the start are needed")
+        elif not self.resolved:
+            low, high = interval(self.draws.A)
+            more = (
+                f"would take more than {FURTHEST:.0f} times the compute"
+                if self.needed_compute is None
+                else f"should be settled at compute {self.needed_compute:.3g}, "
+                f"{self.needed_compute / self.last_compute:.1f} times the furthest point"
+            )
+            said.append(f"ceiling unresolved, somewhere in {low:.3f} to {high:.3f}: {more}")
+        return said
 
     @property
     def last_compute(self) -> float:
@@ -109,8 +126,6 @@ def judge(
         f.rmse = float(np.sqrt(np.mean(f.residuals**2)))
         f.draws = posterior.draw(f.points, rng)
         settle(f, margin)
-    for f in fits:
-        f.notes[:0] = _notes(f)
     return fits
 
 
@@ -123,6 +138,22 @@ def settle(f: Fit, margin: float) -> None:
     allowed = max(margin, BOUNDED * float(np.median(d.A - d.R0)))
     f.resolved = half_width(d.A) <= allowed and seen >= RISE_SEEN
     f.needed_compute = None if f.resolved else compute_to_resolve(f.points, d, margin, RISE_SEEN)
+
+
+def seed_margin(fits: Sequence[Fit]) -> float | None:
+    """Margin measured from seeds: how far two runs of one recipe differ 95% of the time.
+
+    1.96 sqrt(2) times the pooled standard deviation of A between the seeds of a recipe, each
+    fitted alone by least squares.
+    """
+    squares, count = 0.0, 0
+    for f in fits:
+        alone = [f.points.where(f.points.series == j) for j in range(len(f.seeds))]
+        fitted = _least_squares([p for p in alone if np.count_nonzero(p.compute) >= FEWEST])
+        if f.stable and f.resolved and len(fitted) > 1:
+            squares += float(np.var([p.A for p in fitted])) * len(fitted)
+            count += len(fitted) - 1
+    return SEED_SPREAD * float(np.sqrt(squares / count)) if count else None
 
 
 def windows(f: Fit, measured_r0: bool = True) -> list[dict[str, float]]:
@@ -143,20 +174,3 @@ def _least_squares(recipes: list[Points]) -> list[Parameters]:
         return []
     s = sigmoid.fit_all(recipes)
     return [Parameters(*map(float, row)) for row in zip(s.A, s.B, s.C_mid, s.R0, strict=True)]
-
-
-def _notes(f: Fit) -> list[str]:
-    notes = [note for c in f.seeds for note in c.notes]
-    notes = list(dict.fromkeys(notes)) + f.health.problems + f.health.warnings
-    if f.draws is None:
-        notes.append(f"{len(f.points)} usable points: at least {FEWEST} after the start are needed")
-    elif not f.resolved:
-        low, high = interval(f.draws.A)
-        more = (
-            f"would need more than {FURTHEST:.0f} times the compute"
-            if f.needed_compute is None
-            else f"expected to be settled at compute {f.needed_compute:.3g}, "
-            f"{f.needed_compute / f.last_compute:.1f} times what it has"
-        )
-        notes.append(f"ceiling unresolved, somewhere in {low:.3f} to {high:.3f}: {more}")
-    return notes

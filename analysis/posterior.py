@@ -75,6 +75,15 @@ class Draws:
         return Draws(*(getattr(self, f)[rows] for f in self.__dataclass_fields__))
 
 
+def log_prior(points: Points, A: Array, v: Array, u: Array, R0: Array) -> Array:
+    """Log density of the default prior over (A, log B, log C_mid) given R0, each (S,)."""
+    (b, b_sd), (c, c_sd) = LOG_B_PRIOR, LOG_C_MID_PRIOR
+    center = float(log(points.compute.max())) + c
+    scale = np.log((1 - R0 + SMALL_GAIN) / SMALL_GAIN) * 2 * np.pi * b_sd * c_sd
+    shape = ((v - b) / b_sd) ** 2 + ((u - center) / c_sd) ** 2
+    return np.asarray(_log_gain_prior(A, R0) - 0.5 * shape - np.log(scale))
+
+
 Prior = Callable[[Array, Array, Array, Array], Array]
 """Log of a prior density over the model's own, of (A, log B, log C_mid, R0), each (S,)."""
 

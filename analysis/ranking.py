@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis import verdicts
+from analysis import pooling, verdicts
 from analysis.curves import Array, Curve, CurveError, recipes
-from analysis.fits import Fit, judge
+from analysis.fits import Fit, judge, seed_margin, settle
 from analysis.forecast import interval
 from analysis.verdicts import Interaction, Verdict
 
@@ -32,6 +32,10 @@ class Options:
     """Name of the compute axis, for labels."""
     measured_r0: bool = True
     """Use the pass rate before training as a point; False leaves R0 to the fit."""
+    pool: bool = True
+    """Let the recipes of a sweep lend each other strength where that forecasts better."""
+    margin_from_seeds: bool = False
+    """Measure the margin from recipes run with several seeds, instead of `margin`."""
     seed: int = 0
     """Seed of the posterior draws."""
 
@@ -114,6 +118,10 @@ def analyse(
         measured_r0=options.measured_r0,
     )
     analysis = Analysis(options, fits, [], margin=options.margin)
+    if options.margin_from_seeds:
+        _measure_margin(analysis)
+    if options.pool:
+        _pool(analysis, rng)
     _probabilities(analysis)
     analysis.fits = _ordered(analysis, rng)
     for axis, choice, versus, pairs in _comparisons(analysis, strategy, base):
@@ -123,6 +131,32 @@ def analyse(
     if strategy == "grid":
         analysis.interactions = verdicts.interactions(analysis.fits, analysis.margin)
     return analysis
+
+
+def _measure_margin(analysis: Analysis) -> None:
+    """The margin within which two runs of one recipe differ 95% of the time."""
+    measured = seed_margin(analysis.fits)
+    if measured is None:
+        analysis.notes.append(
+            f"margin not measured: no recipe with several fitted seeds; {analysis.margin:g} is used"
+        )
+        return
+    analysis.margin = measured
+    for f in analysis.fits:
+        settle(f, measured)
+
+
+def _pool(analysis: Analysis, rng: np.random.Generator) -> None:
+    """Redraw every recipe's curve under a prior learned from all, if any ceiling is open."""
+    ranked = [f for f in analysis.fits if f.stable]
+    known = [(f.points, f.draws) for f in ranked if f.draws is not None]
+    if len(known) < pooling.FEWEST or all(f.resolved for f in ranked):
+        return
+    draws, said = pooling.lend(known, rng)
+    analysis.notes.append(said)
+    for f, d in zip([f for f in ranked if f.draws is not None], draws or (), strict=False):
+        f.draws = d
+        settle(f, analysis.margin)
 
 
 def _comparisons(

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeWarning, curve_fit
-from scipy.special import expit
 
 from analysis.curves import Array, Points
 
@@ -166,7 +165,8 @@ def log(compute: Real) -> Array:
 
 def rise_at(x: Array, u: Real, B: Real) -> Array:
     """`rise` at log compute x and log C_mid u."""
-    return np.asarray(expit(B * (x - u)), dtype=np.float64)
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(B * (u - x))))
 
 
 def _starts(
