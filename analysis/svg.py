@@ -46,10 +46,11 @@ def ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """Powers of ten from low to high, or round values where there are fewer than two."""
-    powers = np.arange(np.ceil(np.log10(low)), np.floor(np.log10(high)) + 1)
-    every = max(1, -(-len(powers) // 8))
-    return [float(10**p) for p in powers[::every]] if len(powers) > 1 else ticks(low, high, 5)
+    """Powers of ten from low to high, with 2 and 5 between them where there are few."""
+    span = float(np.log10(high / low))
+    every, steps = max(1, round(span / 8)), (1, 2, 5) if span < 3 else (1,)
+    powers = range(int(np.floor(np.log10(low))), int(np.log10(high)) + 1, every)
+    return [step * 10.0**p for p in powers for step in steps if low <= step * 10.0**p <= high]
 
 
 def quantiles(run: Mapping[str, Any], compute: Array) -> Array:
@@ -163,10 +164,11 @@ def _spread(wanted: Sequence[float], gap: float) -> list[float]:
 def _labels(axes: _Axes, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The name of each coloured curve beside its right end."""
     edge = np.array([axes.high])
-    rates = [quantiles(r, edge)[1, 0] if r["draws"] else r["points"][-1][1] for r in runs]
+    drawn = [run for run in runs if run["draws"] or run["points"]]
+    rates = [quantiles(r, edge)[1, 0] if r["draws"] else r["points"][-1][1] for r in drawn]
     ends = [float(axes.y(rate)) for rate in rates]
     out = []
-    for rank, (run, end, y) in enumerate(zip(runs, ends, _spread(ends, 18), strict=True)):
+    for rank, (run, end, y) in enumerate(zip(drawn, ends, _spread(ends, 18), strict=True)):
         name = run["name"] if len(run["name"]) <= 24 else run["name"][:23] + "…"
         out.append(_line("grid", f"M{RIGHT + 2} {end:.1f}L{RIGHT + 14} {y:.1f}"))
         out.append(_mark(rank, RIGHT + 22, y) + _text(RIGHT + 31, y + 4, name))

@@ -1,4 +1,4 @@
-"""A headless Chromium driven over WebDriver (w3.org/TR/webdriver2): plain HTTP, real key presses."""
+"""A headless Chromium driven over WebDriver (w3.org/TR/webdriver2), with real key presses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
 )
 DRIVER = shutil.which("chromedriver")
 FLAGS = (
@@ -39,10 +40,12 @@ class Browser:
             "binary": CHROMIUM,
             "args": [*FLAGS, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}"],
         }
-        wanted = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
+        wanted = {
+            "alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        }
         self.root += "/" + self._post("", capabilities=wanted)["sessionId"]
 
-    def _post(self, path: str, **body: object) -> Any:
+    def _post(self, path: str, **body: object) -> Any:  # noqa: ANN401  (any JSON)
         data = json.dumps(body).encode()
         request = Request(self.root + path, data, {"Content-Type": "application/json"})
         with urlopen(request, timeout=30) as reply:
@@ -52,7 +55,7 @@ class Browser:
         self._post("/url", url="about:blank")
         self._post("/url", url=url)
 
-    def run(self, script: str) -> Any:
+    def run(self, script: str) -> Any:  # noqa: ANN401  (any JSON)
         """What a script returns."""
         return self._post("/execute/sync", script=script, args=[])
 

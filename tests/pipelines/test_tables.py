@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.curves import CurveError
+from analysis.ranking import Options
 from pipelines.errors import UserError
-from pipelines.tables import Columns, read_curves
+from pipelines.tables import Columns, fit_file, read_curves
 
 ROWS = [("a", 300, 0.4), ("b", 100, 0.25), ("a", 100, 0.3), ("b", 200, 0.35), ("a", 200, 0.35)]
 
@@ -168,3 +169,30 @@ def test_a_missing_file_a_folder_and_bytes_are_refused(tmp_path: Path) -> None:
 def test_an_asked_for_column_must_exist(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--stderr: got 'se'"):
         read_curves(write(tmp_path, as_csv(ROWS)), Columns(stderr="se"))
+
+
+def test_curves_that_say_little_are_fitted_as_unresolved_not_refused(tmp_path: Path) -> None:
+    rows = [("one", 1, 0.3), ("two", 1, 0.3), ("two", 2, 0.4), ("none", 1, "nan")]
+    rows += [("flat", x, 0.5) for x in range(1, 21)]
+    analysis = fit_file(write(tmp_path, as_csv(rows)), Columns(), Options())
+    fits = {fit["run"]: fit for fit in analysis.document()["fits"]}
+    assert sorted(fits) == ["flat", "none", "one", "two"]
+    assert {run: fit["n_points"] for run, fit in fits.items()} == {
+        "one": 1,
+        "two": 2,
+        "none": 0,
+        "flat": 20,
+    }
+    assert not any(fits[run]["resolved"] for run in ("one", "two", "none"))
+    assert all(fits[run]["notes"] for run in ("one", "two", "none"))
+
+
+def test_a_file_is_fitted_with_the_options_given(tmp_path: Path) -> None:
+    rows = [("a", x, 0.2 + 0.4 / (1 + (1000 / x) ** 2)) for x in range(100, 20001, 100)]
+    path = write(tmp_path, as_csv(rows))
+    (fit,) = fit_file(path, Columns(), Options(until=15000, at=1e6)).document()["fits"]
+    assert fit["n_points"] == 150
+    assert fit["A"] == pytest.approx(0.6, abs=1e-3)
+    assert fit["B"] == pytest.approx(2.0, abs=1e-2)
+    assert fit["C_mid"] == pytest.approx(1000, rel=1e-2)
+    assert fit["forecast"]["reward"] == pytest.approx(0.6, abs=1e-3)
