@@ -111,8 +111,8 @@ class Precision:
 class Batch:
     """One optimizer step's rollouts: ``prompts * generations`` completions, however it is split."""
 
-    prompts: int = 16
-    generations: int = 8
+    prompts: int = 8
+    generations: int = 16
     """Completions for each prompt (the group size G)."""
 
     def __post_init__(self) -> None:
