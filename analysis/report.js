@@ -186,7 +186,9 @@
   }
   function drawRun(box, run, { x, y, edge, strip }) {
     const slot = state.slots.get(run), shown = slot !== undefined;
-    const grid = Array.from({ length: 81 }, (_, i) => atFraction(i / 80));
+    const spent = run.points.map((point) => point[0]).filter((c) => c > 0), last = Math.max(...spent);
+    const begin = Math.max(0, fraction(Math.min(...spent)));
+    const grid = Array.from({ length: 81 }, (_, i) => atFraction(begin + (1 - begin) * (i / 80)));
     if (!shown && !run.fit) return;
     if (!shown) {
       const coarse = grid.filter((_, i) => i % 2 === 0);
@@ -196,7 +198,7 @@
     for (const [c, value, , used] of run.points)
       if (c > 0 || !state.log) box.append(marker(slot, x(c), y(value), used ? 2.7 : 2.9, !used));
     if (!fitted(run)) return;
-    const values = band(run, grid), last = Math.max(...run.points.map((point) => point[0]));
+    const values = band(run, grid);
     const path = grid.map((c, i) => [x(c), y(values[i].mid), c]);
     const upper = grid.map((c, i) => [x(c), y(values[i].high)]), lower = grid.map((c, i) => [x(c), y(values[i].low)]);
     box.append(svg("path", { class: `band s${slot % 7}`, d: `${line([...upper, ...lower.reverse()])}Z` }));
@@ -223,8 +225,8 @@
     for (const { run, i, y: from, at } of spread(shown, 17, top, bottom)) {
       const text = svg("text", { class: "label", x: edge + gutter + 11, y: at + 4 }, narrow ? `${i + 1}` : run.name);
       box.append(svg("path", { class: "leader", d: line([[edge + gutter - 2, from], [edge + gutter + 8, at]]) }), text);
-      for (let kept = run.name.length; !narrow && text.getComputedTextLength() > width - edge - gutter - 11; kept--)
-        text.textContent = `${run.name.slice(0, kept - 1)}…`;
+      for (let kept = run.name.length - 1; !narrow && text.getComputedTextLength() > width - edge - gutter - 11; kept--)
+        text.textContent = `${run.name.slice(0, Math.ceil(kept / 2))}…${run.name.slice(-Math.floor(kept / 2))}`;
     }
   }
   function drawChart(rows) {
@@ -256,7 +258,7 @@
   // --- ranking -----------------------------------------------------------------------------------
   const matches = (run) => `${run.name} ${Object.values(run.choices).join(" ")}`.toLowerCase().includes(state.filter);
   /* A name may break after = _ , and space, rather than anywhere. */
-  const breakable = (name) => name.split(/(?<=[=_,])/).flatMap((part) => [part, html("wbr", {})]);
+  const breakable = (name) => name.split(/(?<=[=_,])(?=\S{5})/).flatMap((part) => [part, html("wbr", {})]);
   function bar(row, low, high) {
     const at = (value) => `${(100 * (Math.min(Math.max(value, low), high) - low)) / (high - low || 1)}%`;
     const box = html("span", { class: "bar", "aria-hidden": "true" });

@@ -72,8 +72,24 @@ def value(compute: Real, A: Real, B: Real, C_mid: Real, R0: Real) -> Array:
     return np.asarray(R0 * (1 - s) + A * s)
 
 
-def fit(points: Points, A: float | None = None) -> Sigmoids:
-    """Least-squares fit of one recipe's points (K = 1), with A fixed where it is given."""
+def fit(
+    points: Points,
+    A: float | None = None,
+    method: str = "projection",
+    lattice: tuple[Array, Array] = (PAPER_A, PAPER_C_MID),
+) -> Sigmoids:
+    """Least-squares fit of one recipe's points (K = 1).
+
+    Args:
+        points: At least one at compute > 0.
+        A: Fixes the ceiling.
+        method: "projection", or "paper" for the paper's own procedure, for comparison: a lattice
+            of A x C_mid, SciPy's curve_fit for B, points not weighted, and R0 not fitted: it is the
+            reward before training, or else the first.
+        lattice: The values of A and C_mid tried by "paper".
+    """
+    if method == "paper":
+        return _fit_paper(points, lattice)
     held = (0.0, 1.0) if A is None else (A, A)
     return fit_many(points.compute[None], points.reward[None], points.sd[None] ** -2.0, held)
 
@@ -127,18 +143,15 @@ def fit_many(
     return Sigmoids(A[best], np.exp(v[best]), np.exp(u[best]), R0[best], sse[best])
 
 
-def fit_paper(points: Points, R0: float) -> Sigmoids:
-    """The paper's own procedure, for comparison: a lattice of A x C_mid, curve_fit for B.
-
-    R0 is given, not fitted, and points are not weighted, as in the paper.
-    """
+def _fit_paper(points: Points, lattice: tuple[Array, Array]) -> Sigmoids:
+    R0 = float(points.reward[np.argmin(points.compute)])
     used = points.compute > 0
     C, R = points.compute[used], points.reward[used]
     best = (np.inf, np.nan, np.nan, np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OptimizeWarning)
-        for A in PAPER_A:
-            for C_mid in PAPER_C_MID:
+        for A in lattice[0]:
+            for C_mid in lattice[1]:
                 best = min(best, _fit_b(C, R, float(A), float(C_mid), R0))
     sse, a, b, c_mid = (np.array([x]) for x in best)
     return Sigmoids(a, b, c_mid, np.array([R0]), sse)

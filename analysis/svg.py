@@ -124,11 +124,12 @@ def _mark(rank: int, x: Array | float, y: Array | float, hollow: bool = False) -
 
 def _fit(axes: _Axes, run: Mapping[str, Any], rank: int) -> list[str]:
     """The fitted curve, solid to the last point and dashed beyond, and its 95% band."""
-    grid = np.geomspace(axes.low, axes.high, 97)
+    spent = [p[0] for p in run["points"] if p[0] > 0]
+    grid = np.geomspace(min(spent), axes.high, 97)
     x, (low, mid, high) = axes.x(grid), axes.y(quantiles(run, grid))
     if rank >= SHOWN:
         return [_line("muted", _path(x, mid))]
-    seen = int(np.sum(grid <= max(p[0] for p in run["points"]) * (1 + 1e-9)))
+    seen = int(np.sum(grid <= max(spent) * (1 + 1e-9)))
     edge = _path(np.append(x, x[::-1]), np.append(high, low[::-1]))
     stroke = f'fit" stroke="{COLOURS[rank]}'
     out = [f'<path d="{edge}Z" fill="{COLOURS[rank]}" opacity=".12"/>']
@@ -169,7 +170,7 @@ def _labels(axes: _Axes, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     ends = [float(axes.y(rate)) for rate in rates]
     out = []
     for rank, (run, end, y) in enumerate(zip(drawn, ends, _spread(ends, 18), strict=True)):
-        name = run["name"] if len(run["name"]) <= 24 else run["name"][:23] + "…"
+        name = run["name"] if len(run["name"]) <= 24 else f"{run['name'][:12]}…{run['name'][-11:]}"
         out.append(_line("grid", f"M{RIGHT + 2} {end:.1f}L{RIGHT + 14} {y:.1f}"))
         out.append(_mark(rank, RIGHT + 22, y) + _text(RIGHT + 31, y + 4, name))
     return out
