@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -90,7 +91,7 @@ def _strict(value: object) -> object:
 def write(path: Path, text: str) -> None:
     """Replaces `path` by `text` in one step: a reader sees the old document or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:
         with aside.open("w") as file:
             file.write(text)

@@ -19,7 +19,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """SIGTERM: a person or a preemption; SIGUSR2: submitit's word for a time limit that is near."""
 ERROR_LINES = 12
 """Last lines of an error that are kept with the event."""
-PROBE_S = 1.0
+PROBE_S = 0.25
 """A lock that is only being looked at is free again within microseconds; one in use is not."""
 
 
@@ -44,7 +44,7 @@ def claim(run: RunFiles, **fields: object) -> Claim | None:
         os.close(held)
         return None
     attempt = history.attempts + 1
-    run.event("started", attempt=attempt, pid=os.getpid(), host=os.uname().nodename, **fields)
+    run.event("started", attempt=attempt, host=os.uname().nodename, **fields)
     return Claim(run, attempt, held)
 
 
@@ -91,6 +91,7 @@ def train(ledger: Ledger, taken: Claim) -> int | None:
     from pipelines.tracking import Shipper
 
     run, stop = taken.run, Stop()
+    os.pwrite(taken.lock, f"{os.getpid()}\n".encode(), 0)
     request = run.history().request
     assert request is not None
     with Shipper(ledger, run, request):

@@ -87,7 +87,9 @@ class Lane:
         self._child = None
         if taken.run.history().turn == "started":
             _write_end(taken, code)
-            fork.Process(target=_close, args=(self._ledger, taken.run)).start()
+            closing = fork.Process(target=_close, args=(self._ledger, taken.run))
+            closing.start()
+            closing.join()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stopped = True

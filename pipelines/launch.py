@@ -215,7 +215,7 @@ def _writable(ledger: Ledger) -> Iterator[None]:
     try:
         ledger.root.mkdir(parents=True, exist_ok=True)
         files.write(ledger.root / ".probe", "." * PROBE_BYTES)
-        (ledger.root / ".probe").unlink()
+        (ledger.root / ".probe").unlink(missing_ok=True)
         yield
     except OSError as error:
         reason = error.strerror or error

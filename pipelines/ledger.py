@@ -119,6 +119,7 @@ class RunFiles:
         """How much of `metrics_file` the tracking store has."""
         self.tracking_lock = folder / "tracking.lock"
         self.lock_file = folder / "lock"
+        """Held while the run is being trained; has the process id of the last who did."""
         self.logs = folder / "logs"
 
     def log(self, attempt: int) -> Path:
@@ -173,7 +174,13 @@ class History:
     @property
     def last(self) -> Record | None:
         """The event that says where the run stands."""
-        return next((item for item in reversed(self.events) if item["event"] in TURNS), None)
+        jobs = {item.get("job") for item in self.events if item["event"] == "started"}
+        for item in reversed(self.events):
+            # A job can start before the launcher has written down that it submitted it.
+            late = item["event"] == "submitted" and item["job"] in jobs
+            if item["event"] in TURNS and not late:
+                return item
+        return None
 
     @property
     def turn(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 import signal
@@ -23,6 +24,9 @@ FOREVER = 10**6
 IGNORED = (signal.SIGINT, signal.SIGHUP)
 """What a terminal sends to all that were started from it. Children inherit that it is ignored, so
 neither Ctrl-C in ``--follow`` nor a closed terminal ends a training."""
+_lanes: list[Any] = []
+"""submitit's handles of lanes started here; asked now and then, or they become zombies."""
+atexit.register(_lanes.clear)  # while the modules that their destructors need are still there
 
 
 def top_up(ledger: Ledger, cluster: Cluster) -> int:
@@ -31,6 +35,7 @@ def top_up(ledger: Ledger, cluster: Cluster) -> int:
     Returns:
         Number of lanes started.
     """
+    _lanes[:] = [started for started in _lanes if not started.done()]
     ledger.lanes.mkdir(exist_ok=True)
     waiting = lane.pending(ledger)
     free = [slot for slot in range(cluster.parallel) if not ledger.at_work(ledger.lane(slot))]
@@ -53,7 +58,7 @@ def _start_lane(ledger: Ledger, cluster: Cluster, slot: int, code: Path) -> None
         visible_gpus=list(range(first, first + cluster.gpus_per_node)),
     )
     with _environment(_variables(code)), _detached():
-        executor.submit(lane.work, str(ledger.root), slot)
+        _lanes.append(executor.submit(lane.work, str(ledger.root), slot))
 
 
 def array(

@@ -20,10 +20,11 @@ from typing import Any
 # Before MLflow is imported: it reads them then. No statistics to anyone, and a store that does not
 # answer is given up after seconds, since `sync` can always catch up.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
 
+import mlflow.store.db.utils
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -59,6 +60,7 @@ STATUS = {
 """Event to MLflow's run status."""
 
 logger = logging.getLogger(__name__)
+mlflow.store.db.utils.MAX_RETRY_COUNT = 4  # 1 s; its own 10 are 100 s, for an address that is wrong
 
 
 class Store:

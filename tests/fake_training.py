@@ -1,7 +1,7 @@
 """Stands in for ``recipes/train.py``: the same points, checkpoints and resumes, without training.
 
-What it does is told by words in a file ``behave`` beside the run's checkpoints' parent, the folder of
-all runs: ``fail``, ``slow`` (0.1 s a step), ``kill STEP`` (the first attempt is killed there).
+What it does is told by words in a file ``behave`` in the folder of all runs: ``fail``, ``slow``
+(0.1 s a step), ``kill STEP`` (it kills itself there, unless it was resumed).
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from recipes.config import RunConfig
+
+if TYPE_CHECKING:
+    from recipes.progress import Sink
 
 VERSION = "one"
 
@@ -27,7 +32,7 @@ class RunResult:
     truncation: float
 
 
-def train(config: Any, run_dir: Path, models_dir: Path, sink: Any) -> RunResult:
+def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> RunResult:
     script = run_dir.parent / "behave"
     words = script.read_text().split() if script.exists() else []
     saved = run_dir / "fake-checkpoint.json"
@@ -56,7 +61,7 @@ def train(config: Any, run_dir: Path, models_dir: Path, sink: Any) -> RunResult:
     return _result("completed", step)
 
 
-def _evaluate(sink: Any, step: int) -> None:
+def _evaluate(sink: Sink, step: int) -> None:
     metrics = {"eval/pass_rate": _rate(step), "eval/pass_rate_stderr": 0.01}
     sink.point(step, _compute(step), {**metrics, "eval/truncation_rate": 0.0})
 

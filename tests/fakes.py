@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import signal
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +15,9 @@ from recipes.config import Batch, Budget, Loss, Model, RunConfig, Task
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-def tiny_config(loss: str = "grpo", steps: float = 20, seed: int = 0, **changes: Any) -> RunConfig:
+def tiny_config(
+    loss: str = "grpo", steps: float = 20, seed: int = 0, **changes: object
+) -> RunConfig:
     """The smallest run that really trains: about 0.05 s a step."""
     config = RunConfig(
         loss=Loss(name=loss),
@@ -43,7 +42,9 @@ def planned(config: RunConfig, label: str = "") -> PlannedRun:
     )
 
 
-def make_plan(root: Path, configs: Sequence[RunConfig], sweep: str = "tiny", **settings: Any) -> Plan:
+def make_plan(
+    root: Path, configs: Sequence[RunConfig], sweep: str = "tiny", **settings: object
+) -> Plan:
     runs = [planned(config) for config in configs]
     changes = {"cluster": Cluster(), "tracking": Tracking(), **settings}
     return Plan(
@@ -67,11 +68,24 @@ def eval_points(points: Sequence[dict[str, Any]]) -> list[tuple[int, float, floa
     ]
 
 
+FAKE_MODULES = {
+    "recipes/train.py": Path(__file__).with_name("fake_training.py").read_text(),
+    "recipes/models.py": "def ensure_embedded(config, folder): ...",
+    "pipelines/tracking.py": """
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+def Shipper(*_): return nullcontext()
+def open_store(*_): return SimpleNamespace(experiment_id="1")
+""",
+}
+
+
 def fake_code(folder: Path) -> Path:
-    """A copy of the code whose training is `fake_train`: for jobs in processes of their own."""
+    """A copy of the code that imports nothing heavy, for jobs in processes of their own."""
     for package in ("analysis", "conf", "pipelines", "recipes"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, folder / package, ignore=ignore)
-    text = Path(__file__).with_name("fake_training.py").read_text()
-    (folder / "recipes" / "train.py").write_text(text)
+    for name, text in FAKE_MODULES.items():
+        (folder / name).write_text(text)
     return folder

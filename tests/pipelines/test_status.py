@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from pipelines import files
+from pipelines.ledger import Ledger, RunFiles
+from pipelines.status import RunStatus, statuses, table
+from recipes.config import Budget
+
+ROW = {
+    "run_id": "abc",
+    "label": "loss=cispo",
+    "choices": {"loss": "cispo"},
+    "seed": 3,
+    "budget": asdict(Budget(amount=100, eval_every=25)),
+}
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path)
+
+
+@pytest.fixture
+def run(ledger: Ledger) -> RunFiles:
+    made = ledger.run("abc")
+    made.create({})
+    made.event("planned", cluster="local", budget=ROW["budget"], sweep="a")
+    return made
+
+
+def add(run: RunFiles, attempt: int, step: int, time: float, **metrics: float) -> None:
+    record = {"attempt": attempt, "step": step, "time": time, "compute": {"steps": step}}
+    files.append(run.metrics_file, {**record, "metrics": metrics or {"train/loss": 1.0}})
+
+
+def status(ledger: Ledger) -> RunStatus:
+    (only,) = statuses(ledger, [ROW])
+    return only
+
+
+def test_run_without_files(ledger: Ledger) -> None:
+    assert status(ledger).document() == {
+        "run_id": "abc",
+        "label": "loss=cispo",
+        "choices": {"loss": "cispo"},
+        "seed": 3,
+        "state": "planned",
+        "axis": "steps",
+        "compute": 0.0,
+        "budget": 100,
+        "spent": {},
+        "step": None,
+        "pass_rate": None,
+        "truncation": None,
+        "attempts": 0,
+        "error": None,
+        "eta_s": None,
+    }
+
+
+def test_running_run_has_progress_rates_and_time_left(ledger: Ledger, run: RunFiles) -> None:
+    run.event("started", attempt=1)
+    run.event("started", attempt=2)
+    add(run, 1, 0, 0.0)
+    evaluation = {"eval/pass_rate": 0.4, "eval/truncation_rate": 0.1}
+    add(run, 2, 25, 1000.0, **evaluation)
+    add(run, 2, 50, 1010.0)
+    with files.locked(run.lock_file):
+        row = status(ledger)
+    assert (row.state, row.step, row.progress, row.attempts) == ("running", 50, 0.5, 2)
+    assert (row.pass_rate, row.truncation) == (0.4, 0.1)
+    assert row.eta_s == pytest.approx(20.0)  # 25 steps took 10 s, 50 are left
+
+
+def test_failed_run_says_why(ledger: Ledger, run: RunFiles) -> None:
+    run.event("started", attempt=1)
+    run.event("failed", attempt=1, error="Traceback\nValueError: no")
+    row = status(ledger)
+    assert (row.state, row.error) == ("failed", "Traceback\nValueError: no")
+    headers, lines = table([row])
+    assert headers[-1] == "error"
+    assert lines == [
+        ["abc", "loss=cispo", "3", "failed", "0%", "-", "-", "-", "1", "ValueError: no"]
+    ]
+
+
+def test_error_of_an_earlier_attempt_is_over_once_it_runs_again(
+    ledger: Ledger, run: RunFiles
+) -> None:
+    run.event("started", attempt=1)
+    run.event("died", attempt=1, error="its process was ended by SIGKILL")
+    assert status(ledger).error == "its process was ended by SIGKILL"
+    run.event("started", attempt=2)
+    with files.locked(run.lock_file):
+        assert status(ledger).error is None
+
+
+def test_rates_come_from_the_result_where_the_last_evaluation_is_far_back(
+    ledger: Ledger, run: RunFiles
+) -> None:
+    for step in range(2000):
+        add(run, 1, step, float(step))
+    files.write_json(
+        run.result_file, {"compute": {"steps": 100}, "pass_rate": 0.7, "truncation": 0.0}
+    )
+    assert (status(ledger).state, status(ledger).pass_rate) == ("completed", 0.7)
+
+
+def test_table_is_plain_text(ledger: Ledger, run: RunFiles) -> None:
+    headers, lines = table(statuses(ledger, [ROW]))
+    assert headers[-1] == "tries"
+    assert lines == [["abc", "loss=cispo", "3", "planned", "0%", "-", "-", "-", "0"]]
+
+
+def test_asking_for_a_state_imports_nothing_heavy(ledger: Ledger) -> None:
+    code = f"""
+import sys
+from pipelines.ledger import Ledger
+from pipelines.status import statuses
+import pipelines.follow, pipelines.launch
+statuses(Ledger({str(ledger.root)!r}), [])
+heavy = {{"torch", "trl", "transformers", "mlflow", "submitit", "numpy"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
