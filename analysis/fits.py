@@ -1,11 +1,11 @@
 """One recipe judged: its fit, intervals, whether the data bound its ceiling, and what would."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis import posterior, sigmoid
+from analysis import forms, posterior, sigmoid
 from analysis.curves import Array, Curve, Points, points, window
 from analysis.forecast import FURTHEST, LEVEL, SEED_SPREAD, compute_to_resolve, half_width, interval
 from analysis.health import Health, check
@@ -57,6 +57,9 @@ class Fit:
     needed_compute: float | None = None
     """Total compute at which the interval of A should be within the margin."""
     probability_best: float | None = None
+    tail_errors: dict[str, float] = field(default_factory=dict)
+    """Error of every form of `analysis.forms` on the held-out last half, where the sigmoid's is
+    well above the noise."""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -73,6 +76,12 @@ class Fit:
         """What was done to the points, what is wrong, and what is not known yet."""
         said = list(dict.fromkeys(note for c in self.seeds for note in c.notes))
         said += self.health.problems + self.health.warnings
+        if self.better_form is not None:
+            said.append(
+                f"the sigmoid is a poor description: fitted on the first half it misses the second "
+                f"by {self.tail_errors['sigmoid']:.3f}, a {self.better_form} by "
+                f"{self.tail_errors[self.better_form]:.3f}"
+            )
         if self.draws is None:
             said.append(f"{len(self.points)} usable points: {FEWEST} past the start are needed")
         elif not self.resolved:
@@ -85,6 +94,16 @@ class Fit:
             )
             said.append(f"ceiling unresolved, somewhere in {low:.3f} to {high:.3f}: {more}")
         return said
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of one point."""
+        return 0.0 if self.draws is None else float(np.median(self.draws.sigma))
+
+    @property
+    def better_form(self) -> str | None:
+        """The rival form that describes the curve clearly better than the sigmoid, if any."""
+        return forms.better_form(self.tail_errors, self.noise)
 
     @property
     def last_compute(self) -> float:
@@ -126,7 +145,17 @@ def judge(
         f.rmse = float(np.sqrt(np.mean(f.residuals**2)))
         f.draws = posterior.draw(f.points, rng)
         settle(f, margin)
+    _try_rivals(enough)
     return fits
+
+
+def _try_rivals(fits: Sequence[Fit]) -> None:
+    """Compare the forms where the sigmoid, fitted on the first half, misses the second."""
+    tried = [(f, halves) for f in fits if (halves := forms.split(f.points)) is not None]
+    early = _least_squares([head for _, (head, _) in tried])
+    for (f, (_, tail)), curve in zip(tried, early, strict=True):
+        if forms.tail_error(curve.at, tail) > forms.POOR * f.noise:
+            f.tail_errors = forms.tail_errors(f.points)
 
 
 def settle(f: Fit, margin: float) -> None:

@@ -14,8 +14,10 @@ LEVEL = (0.025, 0.975)
 SEED_SPREAD = 1.96 * np.sqrt(2)
 """Two runs of one recipe differ by less than this many between-seed deviations 95% of the time, so
 a margin is this many of them (the reproducibility limit of ISO 5725)."""
-FURTHEST = 100.0
-"""What more compute would settle is sought up to this multiple of what was spent."""
+NEAREST, FURTHEST = 1.1, 100.0
+"""What more compute would settle is sought between these multiples of what was spent."""
+POWER = 0.8
+"""The usual chance asked of an experiment that it tells what there is to tell."""
 AHEAD = 64
 """Draws used, and computes tried, to look ahead."""
 
@@ -102,7 +104,7 @@ def compute_to_resolve(points: Points, draws: Draws, margin: float, seen: float)
     `seen` is the fraction of the gain that must have been made by then as well. None if beyond
     100 times the compute.
     """
-    total, error = _errors_ahead([points], [draws], float(points.compute.max()))
+    total, error = _errors_ahead([points], [draws])
     few = draws.take(np.arange(min(AHEAD, len(draws.A))))
     made = np.median(rise(total[:, None], few.C_mid, few.B), axis=1)
     return _first(total, (np.median(error, axis=0) <= margin) & (made >= seen))
@@ -112,31 +114,32 @@ def compute_to_tell(pair: Sequence[tuple[Points, Draws]], margin: float) -> floa
     """Total compute, of both, at which two ceilings can be told apart or told equal.
 
     That is when the 95% interval of their difference is narrower than the difference itself, or
-    than the margin where they differ by less; None if beyond 100 times.
+    than the margin where they differ by less, in `POWER` of what is possible; None if beyond 100
+    times.
     """
     points, draws = zip(*pair, strict=True)
-    total, error = _errors_ahead(points, draws, max(float(p.compute.max()) for p in points))
+    total, error = _errors_ahead(points, draws)
     difference = np.abs(draws[0].A - draws[1].A)[: len(error)]
     allowed = np.maximum(difference, margin)[:, None]
-    return _first(total, np.mean(error <= allowed, axis=0) >= 0.5)
+    return _first(total, np.mean(error <= allowed, axis=0) >= POWER)
 
 
 def _first(total: Array, settled: NDArray[np.bool_]) -> float | None:
     return float(total[settled.argmax()]) if settled.any() else None
 
 
-def _errors_ahead(
-    points: Sequence[Points], draws: Sequence[Draws], last: float
-) -> tuple[Array, Array]:
+def _errors_ahead(points: Sequence[Points], draws: Sequence[Draws]) -> tuple[Array, Array]:
     """1.96 standard errors of A, or of the difference of two, were the runs continued.
 
     For curves drawn from the posterior, the Fisher information of the points had and of points to
     come, as dense as so far, is inverted; AR(1) noise leaves (1 - rho) / (1 + rho) of it.
 
     Returns:
-        (T,) total compute from `last` to `FURTHEST` times it, and (draws, T) errors.
+        (T,) total compute from `NEAREST` to `FURTHEST` times the shorter run's, and (draws, T)
+        errors.
     """
-    total = np.geomspace(last, FURTHEST * last, AHEAD)
+    last = min(float(p.compute.max()) for p in points)
+    total = np.geomspace(NEAREST * last, FURTHEST * last, AHEAD)
     variance = np.zeros((min(AHEAD, *(len(d.A) for d in draws), AHEAD), AHEAD))
     middles = (np.arange(40) + 0.5) / 40
     for p, d in zip(points, draws, strict=True):

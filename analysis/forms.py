@@ -5,7 +5,7 @@ least squares solve it on a grid over (p, q) that zooms onto its best cell. C is
 last compute fitted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,26 +93,35 @@ def fit_form(name: str, points: Points) -> Fitted:
         if sse[0, i] < best.sse:
             found = (A[0, i], R0[0, i], grid_p[i, 0], grid_q[i, 0], unit, sse[0, i])
             best = Fitted(name, *map(float, found))
-        reach_p, reach_q = ((g[-1] - g[0]) / STEPS * 1.1 for g in (p, q))
+        reach_p, reach_q = ((g[-1] - g[0]) / STEPS * 2 for g in (p, q))
         p_low, p_high = best.p - reach_p, best.p + reach_p
         q_low, q_high = best.q - reach_q, best.q + reach_q
     return best
 
 
-def tail_errors(points: Points, forms: Sequence[str] = tuple(FORMS)) -> dict[str, float]:
-    """Root mean square error of each form on the last half of the compute, fitted on the first.
+def split(points: Points) -> tuple[Points, Points] | None:
+    """The first half of the compute and the rest, or None where either has too few points."""
+    early = points.compute <= TAIL * points.compute.max()
+    if min(np.count_nonzero(points.compute[early]), np.count_nonzero(~early)) < FEWEST:
+        return None
+    return points.where(early), points.where(~early)
+
+
+def tail_error(at: Callable[[Array], Array], tail: Points) -> float:
+    """Root mean square error of a curve at the held-out points."""
+    return float(np.sqrt(np.mean((tail.reward - at(tail.compute)) ** 2)))
+
+
+def tail_errors(points: Points) -> dict[str, float]:
+    """Error of each form on the last half of the compute, fitted on the first.
 
     Empty where either half has too few points.
     """
-    early = points.compute <= TAIL * points.compute.max()
-    if min(np.count_nonzero(points.compute[early]), np.count_nonzero(~early)) < FEWEST:
+    halves = split(points)
+    if halves is None:
         return {}
-    head = points.where(early)
-    errors = {}
-    for name in forms:
-        miss = points.reward[~early] - fit_form(name, head).at(points.compute[~early])
-        errors[name] = float(np.sqrt(np.mean(miss**2)))
-    return errors
+    head, tail = halves
+    return {name: tail_error(fit_form(name, head).at, tail) for name in FORMS}
 
 
 def better_form(errors: dict[str, float], noise: float) -> str | None:
@@ -126,4 +135,4 @@ def better_form(errors: dict[str, float], noise: float) -> str | None:
         return None
     best = min(errors, key=errors.__getitem__)
     ours = errors["sigmoid"]
-    return best if ours > POOR * errors[best] and ours > POOR * noise else None
+    return best if ours > POOR * max(errors[best], noise) else None

@@ -30,7 +30,7 @@ from scipy.special import ndtr, ndtri
 from analysis.curves import Array, Points
 from analysis.sigmoid import Normal, log, rise_at
 
-RHO = np.array([-0.4, -0.2, 0.0, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9])
+RHO = np.array([-0.3, 0.0, 0.25, 0.45, 0.6, 0.75, 0.9])
 KAPPA = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0])
 LOG_B_PRIOR = (np.log(1.5), 0.6)
 LOG_C_MID_PRIOR = (np.log(1 / 3), np.log(4.0))
@@ -39,7 +39,7 @@ SMALL_GAIN = 0.02
 """Gains smaller than what tells two runs apart (the paper's margin) are all alike."""
 NOISE_FLOOR = 1e-5
 """Rewards are not told apart more finely than this, so that a perfect curve stays proper."""
-GRID = 20
+GRID = 16
 WIDE = 4.5
 """The first grid reaches this many standard deviations of the prior."""
 ZOOMS = 6
@@ -47,7 +47,7 @@ FULL = 0.25
 """A grid this much of which is kept is fine enough."""
 DEPTH = 14.0
 """Cells whose log density is this far under the highest are left out of the next grid."""
-DRAWS = 4000
+DRAWS = 2000
 KEPT = 1000
 
 

@@ -66,7 +66,8 @@ def test_replicates_from_the_fitted_curve_spread_as_the_noise_says() -> None:
     assert f.A.mean() == pytest.approx(0.61, abs=0.001)
     steps = np.diag([1e-5, 1e-5, 1e-2, 1e-5])
     jacobian = [
-        (sigmoid.value(COMPUTE, *(TRUTH + h)) - sigmoid.value(COMPUTE, *(TRUTH - h))) / (2 * h.sum())
+        (sigmoid.value(COMPUTE, *(TRUTH + h)) - sigmoid.value(COMPUTE, *(TRUTH - h)))
+        / (2 * h.sum())
         for h in steps
     ]
     error = 0.003 * np.sqrt(np.linalg.inv(np.array(jacobian) @ np.array(jacobian).T)[0, 0])
