@@ -34,6 +34,8 @@ PARAMETERS = {
 }
 FOLDED_FROM = 24
 """Longer tables of verdicts start folded."""
+LISTED = 8
+"""Unsettled runs told at once; further ones are folded."""
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], css: str = "") -> str:
@@ -53,7 +55,7 @@ def pairs(values: Mapping[str, object]) -> str:
         if isinstance(value, Mapping):
             value = ", ".join(f"{key} {item}" for key, item in value.items())
         elif isinstance(value, (list, tuple)):
-            value = ", ".join(map(str, value))
+            value = "; ".join(map(str, value))
         rows.append(f"<dt>{escape(str(name))}</dt><dd>{escape(str(value))}</dd>")
     return f"<dl>{''.join(rows)}</dl>"
 
@@ -136,16 +138,19 @@ def _interactions(found: Sequence[Interaction]) -> str:
 
 
 def unsettled(analysis: Analysis) -> str:
-    """What is unresolved or unstable, and what would settle it."""
-    items = [escape(note) for note in analysis.notes]
-    for fit in analysis.fits:
-        if not (fit.stable and fit.resolved):
-            told = "; ".join(fit.health.problems or fit.notes[-1:])
-            items.append(f"<b>{escape(fit.run)}</b>: {escape(told)}.")
+    """What is unresolved or unstable, and what would settle it; best runs first."""
+    items = [
+        f"<li><b>{escape(f.run)}</b>: {escape('; '.join(f.health.problems or f.notes[-1:]))}.</li>"
+        for f in analysis.fits
+        if not (f.stable and f.resolved)
+    ]
     if not items:
         return ""
-    listed = "".join(f"<li>{item}</li>" for item in items)
-    return f'<section><h2>What is not settled</h2><ul class="open-list">{listed}</ul></section>'
+    shown = f'<ul class="open-list">{"".join(items[:LISTED])}</ul>'
+    if items[LISTED:]:
+        more = f'<ul class="open-list">{"".join(items[LISTED:])}</ul>'
+        shown += f"<details><summary>{len(items) - LISTED} more</summary>{more}</details>"
+    return f"<section><h2>What is not settled</h2>{shown}</section>"
 
 
 def _parameters(fit: Fit) -> str:
@@ -231,4 +236,4 @@ def made(analysis: Analysis, context: Mapping[str, Any]) -> str:
         "evaluation to the next",
     }
     shown = {key.replace("_", " ").capitalize(): value for key, value in context.items() if value}
-    return pairs({**shown, **judged})
+    return pairs({**shown, **judged, **({"Notes": analysis.notes} if analysis.notes else {})})

@@ -195,8 +195,10 @@
       box.append(svg("path", { class: "fit muted", d: line(coarse.map((c) => [x(c), y(reward(run.fit, c))])) }));
       return;
     }
+    const points = svg("g", { class: "points" }), size = run.points.length > 80 ? 2.2 : 2.8;
     for (const [c, value, , used] of run.points)
-      if (c > 0 || !state.log) box.append(marker(slot, x(c), y(value), used ? 2.7 : 2.9, !used));
+      if (c > 0 || !state.log) points.append(marker(slot, x(c), y(value), size, !used));
+    box.append(points);
     if (!fitted(run)) return;
     const values = band(run, grid);
     const path = grid.map((c, i) => [x(c), y(values[i].mid), c]);
@@ -223,16 +225,18 @@
     const shown = rows.map(({ run }, i) => ({ run, i })).filter(({ run }) => state.slots.has(run));
     for (const label of shown) label.y = y(fitted(label.run) ? ceiling(label.run).mid : label.run.points.at(-1)[1]);
     for (const { run, i, y: from, at } of spread(shown, 17, top, bottom)) {
-      const text = svg("text", { class: "label", x: edge + gutter + 11, y: at + 4 }, narrow ? `${i + 1}` : run.name);
+      const left = edge + gutter + (narrow ? 10 : 24);
+      const text = svg("text", { class: "label", x: left, y: at + 4 }, narrow ? `${i + 1}` : run.name);
+      if (!narrow) box.append(marker(state.slots.get(run), left - 9, at, 3.6));
       box.append(svg("path", { class: "leader", d: line([[edge + gutter - 2, from], [edge + gutter + 8, at]]) }), text);
-      for (let kept = run.name.length - 1; !narrow && text.getComputedTextLength() > width - edge - gutter - 11; kept--)
+      for (let kept = run.name.length - 1; !narrow && text.getComputedTextLength() > width - left; kept--)
         text.textContent = `${run.name.slice(0, Math.ceil(kept / 2))}…${run.name.slice(-Math.floor(kept / 2))}`;
     }
   }
   function drawChart(rows) {
     const host = $("chart"), width = Math.max(host.clientWidth, 280), narrow = width < 560;
-    const height = narrow ? 320 : 430, left = 44, edge = width - (narrow ? 40 : 182);
-    const gutter = narrow ? 22 : 36, strip = Math.min(10, (1.5 * gutter) / state.slots.size), right = edge - gutter, top = 14, bottom = height - 44;
+    const height = narrow ? 320 : 430, left = 44, edge = width - (narrow ? 46 : 198);
+    const gutter = narrow ? 20 : 36, strip = Math.min(10, (1.5 * gutter) / state.slots.size), right = edge - gutter, top = 14, bottom = height - 44;
     const shown = runs.filter((run) => state.slots.has(run)), [low, high] = extent(shown);
     const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
     const layout = { left, right, edge, gutter, strip, top, bottom, low, high, narrow, y, x: (c) => left + fraction(c) * (right - left) };

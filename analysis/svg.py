@@ -41,8 +41,8 @@ def ticks(low: float, high: float, wanted: int) -> list[float]:
     rough = (high - low) / wanted
     power = 10 ** np.floor(np.log10(rough))
     step = float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9)))
-    first, last = np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9)
-    return [float(k * step) for k in np.arange(first, last + 1)]
+    first, last = int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9))
+    return [k * step for k in range(first, last + 1)]
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -142,11 +142,10 @@ def _fit(axes: _Axes, run: Mapping[str, Any], rank: int) -> list[str]:
 
 
 def _run(axes: _Axes, run: Mapping[str, Any], rank: int) -> str:
-    out = _fit(axes, run, rank) if run["draws"] else []
-    if rank < SHOWN:
-        points = [p for p in run["points"] if p[0] > 0]
-        out += [_mark(rank, axes.x(p[0]), axes.y(p[1]), hollow=not p[3]) for p in points]
-    return f'<g clip-path="url(#axes)">{"".join(out)}</g>'
+    points = [p for p in run["points"] if p[0] > 0 and rank < SHOWN]
+    marks = [_mark(rank, axes.x(p[0]), axes.y(p[1]), hollow=not p[3]) for p in points]
+    fit = _fit(axes, run, rank) if run["draws"] else []
+    return f'<g clip-path="url(#axes)"><g opacity=".62">{"".join(marks)}</g>{"".join(fit)}</g>'
 
 
 def _spread(wanted: Sequence[float], gap: float) -> list[float]:

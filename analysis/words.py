@@ -22,6 +22,8 @@ UNITS = {
 """Compute axes of `recipes.meter` as a reader calls them; others keep their own name."""
 SURE = 0.9
 """Probability from which a winner is called one without "seems"."""
+UNSURE = 0.5
+"""Probability under which it is not called one."""
 
 
 def amount(compute: float) -> str:
@@ -110,15 +112,23 @@ def _by_ceiling(analysis: Analysis, ranked: Sequence[Fit]) -> tuple[str, list[st
     best, margin = ranked[0], analysis.margin
     bounds = best.interval("A")
     if not best.resolved:
-        told = f"Its ceiling lies somewhere in {interval(bounds)}; its points do not say where."
-        return f"{best.run} leads, but its ceiling is not settled", [told, _needed(analysis, best)]
+        sure = (best.probability_best or 0.0) >= SURE
+        head = (
+            "has the highest ceiling, though how high is" if sure else "leads, but its ceiling is"
+        )
+        told = f"It lies somewhere in {interval(bounds)}; the run's points do not say where."
+        lead = [told, _likely(best, "the highest"), _needed(analysis, best)]
+        return f"{best.run} {head} not settled", lead
     tops = {f.run: c for f in ranked if f.resolved and (c := ceiling(f)) is not None}
     peak = max(tops.values())
     level = [run for run, top in tops.items() if top >= peak - margin]
     sure = sum(f.probability_best or 0.0 for f in ranked if f.run in level)
     told = f"It levels off at {rate(tops[best.run])} (95% interval {interval(bounds)})"
     behind = max((top for run, top in tops.items() if run not in level), default=None)
-    if len(level) > 1:
+    if sure < UNSURE:
+        head = f"The highest ceiling is not settled; {best.run} leads so far"
+        lead = [f"{told}. The ceilings of runs trained too short may be higher."]
+    elif len(level) > 1:
         head = f"{best.run} is the fastest of {len(level)} runs with the same ceiling"
         others = _names([run for run in level if run != best.run])
         lead = [f"{told}, within the margin of {margin:g} of {others}; it gets there first."]

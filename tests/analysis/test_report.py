@@ -15,7 +15,7 @@ from analysis.ranking import analyse
 from analysis.report import embed, rows, write
 from analysis.svg import BOTTOM, LEFT, RIGHT, SHOWN, TOP, curves_svg, decades, ticks
 from analysis.words import amount, answer, chance, interval
-from tests.analysis.reported import AT, HOSTILE, SKIP_BELOW, close, crossing, many
+from tests.analysis.reported import AT, HOSTILE, SKIP_BELOW, close, crossing, made, many
 
 CONTEXT = {
     "sweep": "demo",
@@ -246,12 +246,28 @@ def test_at_a_compute_the_forecast_is_named() -> None:
 
 
 def test_an_unresolved_leader_is_not_called_a_winner() -> None:
-    from tests.analysis.reported import made
-
-    analysis = analyse([made("slow", 0.7, 1.7, 9000)])
+    analysis = analyse([made("slow", 0.7, 1.7, 9000), made("other", 0.69, 1.7, 9000)])
     headline, lead = answer(analysis)
-    assert headline == "slow leads, but its ceiling is not settled"
+    assert headline == f"{analysis.order[0]} leads, but its ceiling is not settled"
     assert "lies somewhere in" in lead[0]
+
+
+def test_a_winner_that_an_unresolved_run_may_well_beat_is_not_called_one() -> None:
+    analysis = analyse([made("quick", 0.64, 2.6, 1200), made("slow", 0.7, 1.7, 7000)])
+    quick, slow = analysis.fits
+    assert (quick.run, quick.resolved, slow.resolved) == ("quick", True, False)
+    assert (slow.probability_best or 0) > 0.5
+    headline, lead = answer(analysis)
+    assert headline == "The highest ceiling is not settled; quick leads so far"
+    assert lead[-1] == "Not ruled out, because unresolved: slow."
+
+
+def test_an_unresolved_run_can_still_surely_be_the_best() -> None:
+    analysis = analyse([made("quick", 0.45, 2.6, 1200), made("slow", 0.7, 1.7, 7000)])
+    assert [fit.resolved for fit in analysis.fits] == [False, True]
+    headline, lead = answer(analysis)
+    assert headline == "slow has the highest ceiling, though how high is not settled"
+    assert lead[1] == "It is >99% likely to be the highest."
 
 
 def test_rows_are_the_ranking_as_text() -> None:

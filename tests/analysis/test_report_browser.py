@@ -169,6 +169,10 @@ def test_a_phone_needs_no_sideways_scrolling(show: Shown, made: Callable[[], Ana
     page.resize(390, 844)
     time.sleep(0.3)
     assert page.run(WIDE) == 390
+    scroll = (
+        "const box = document.querySelector('.scroll'); return box.scrollWidth - box.clientWidth"
+    )
+    assert page.run(scroll) == 0
     assert (
         page.run("return document.querySelector('#chart svg').getBoundingClientRect().right") <= 390
     )
