@@ -220,9 +220,14 @@ class Task:
         _one_of("task.name", self.name, ("digits",))
         _between("task.min_digits", self.min_digits, 1, 9)
         _between("task.max_digits", self.max_digits, self.min_digits, 9)
-        _at_least("task.max_completion_tokens", self.max_completion_tokens, 1)
+        if self.max_completion_tokens <= self.max_digits:
+            allowed = f"more than task.max_digits = {self.max_digits}, for the end token"
+            raise ConfigError("task.max_completion_tokens", self.max_completion_tokens, allowed)
         _at_least("task.temperature", self.temperature, 0, strictly=True)
-        _at_least("task.eval_prompts", self.eval_prompts, 2)
+        half = sum(10**digits for digits in range(self.min_digits, self.max_digits + 1)) // 2
+        if not 2 <= self.eval_prompts <= half:
+            allowed = f"a number from 2 to {half}, half of the prompts there are"
+            raise ConfigError("task.eval_prompts", self.eval_prompts, allowed)
         _at_least("task.eval_samples", self.eval_samples, 1)
 
 
@@ -290,6 +295,17 @@ class RunConfig:
         if self.loss.name in FIXED_AGGREGATION and self.aggregation.over != "native":
             allowed = f"native, with loss.name={self.loss.name}"
             raise ConfigError("aggregation.over", self.aggregation.over, allowed)
+        self._check_schedule()
+        self._check_micro_batch()
+
+    def _check_schedule(self) -> None:
+        """A decayed schedule cannot be gone on past: its length is the longest budget."""
+        total = self.optimizer.total_steps
+        if total is not None and self.budget.axis == "steps" and self.budget.amount > total:
+            allowed = f"at most optimizer.total_steps = {total}"
+            raise ConfigError("budget.amount", self.budget.amount, allowed)
+
+    def _check_micro_batch(self) -> None:
         micro = self.execution.micro_batch
         if micro is not None and self.batch.size % micro:
             size = self.batch.size
