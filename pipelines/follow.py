@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from pipelines import submit
-from pipelines.launch import launch, manifest_rows
+from pipelines.launch import launch
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan
 from pipelines.status import RunStatus, statuses
@@ -35,10 +35,9 @@ def follow(plan: Plan, ledger: Ledger) -> bool:
         Whether all runs completed.
     """
     cluster = plan.settings.cluster
-    wanted = manifest_rows(plan)
     with Bars() if sys.stderr.isatty() else Lines() as view:
         while True:
-            rows = statuses(ledger, wanted)
+            rows = statuses(ledger, plan.rows())
             view.show(rows)
             again = any(row.state == "planned" and row.fruitless < PATIENCE for row in rows)
             if not again and not any(row.state in WAITED_FOR for row in rows):

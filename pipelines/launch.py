@@ -20,6 +20,7 @@ from pipelines.jobs import Jobs
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan, PlannedRun
 from pipelines.snapshot import Snapshot
+from pipelines.status import RunStatus, statuses
 
 VERSIONS = ("shortlist", "torch", "transformers", "trl", "mlflow", "numpy", "submitit")
 PROBE_BYTES = 1 << 16
@@ -85,8 +86,11 @@ def launch(plan: Plan, ledger: Ledger, *, retry: bool = False) -> LaunchReport:
         return report
 
 
-def train_here(run: PlannedRun, settings: Settings, ledger: Ledger) -> None:
+def train_here(run: PlannedRun, settings: Settings, ledger: Ledger) -> RunStatus:
     """Trains one run in this process, or what is left of it.
+
+    Returns:
+        Where it stands then: completed, or planned if a signal ended it early.
 
     Raises:
         UserError: Another process is training it.
@@ -94,13 +98,17 @@ def train_here(run: PlannedRun, settings: Settings, ledger: Ledger) -> None:
     """
     with _writable(ledger), files.locked(ledger.launch_lock):
         if _state(Jobs(ledger), ledger, run) == "completed":
-            return
+            return _status(ledger, run)
         request = prepare(ledger, settings, [run], snapshot.take(ledger))
         write_request(ledger, "", run, {**request, "cluster": "here"})
         taken = job.claim(ledger.run(run.run_id))
     if taken is None:
         raise UserError(f"run {run.run_id}: is being trained, by another process")
-    job.train(ledger, taken)
+    try:
+        job.train(ledger, taken)
+    finally:
+        os.close(taken.lock)
+    return _status(ledger, run)
 
 
 def prepare(
@@ -151,6 +159,11 @@ def write_request(ledger: Ledger, sweep: str, run: PlannedRun, request: Record) 
     )
 
 
+def _status(ledger: Ledger, run: PlannedRun) -> RunStatus:
+    row = {**vars(run), "budget": asdict(run.config.budget)}
+    return statuses(ledger, [row])[0]
+
+
 def _state(jobs: Jobs, ledger: Ledger, run: PlannedRun) -> str:
     folder = ledger.run(run.run_id)
     return jobs.state(folder, folder.history(), run.config.budget)
@@ -165,20 +178,6 @@ def _notes(
         history = ledger.run(run.run_id).history()
         if history.attempts and history.request and history.request["recipes"] != code.recipes:
             yield f"run {run.run_id} ({run.label}) was trained by other training code than today's"
-
-
-def manifest_rows(plan: Plan) -> list[Record]:
-    """The runs of `plan` as a manifest has them."""
-    return [
-        {
-            "run_id": run.run_id,
-            "label": run.label,
-            "choices": run.choices,
-            "seed": run.seed,
-            "budget": asdict(run.config.budget),
-        }
-        for run in plan.runs
-    ]
 
 
 def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
@@ -199,7 +198,7 @@ def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
         "commit": code.commit,
         "recipes": code.recipes,
         "snapshot": code.folder.name,
-        "runs": manifest_rows(plan),
+        "runs": plan.rows(),
     }
     files.write_json(sweep.manifest_file, document)
 

@@ -247,8 +247,8 @@ def test_sbatch_options_come_from_the_cluster(ledger: Ledger) -> None:
 @pytest.mark.usefixtures("signals")
 def test_one_run_in_the_foreground(plan: Plan, ledger: Ledger) -> None:
     first = plan.runs[0]
-    launch.train_here(first, plan.settings, ledger)
-    launch.train_here(first, plan.settings, ledger)
+    done = [launch.train_here(first, plan.settings, ledger) for _ in range(2)]
+    assert [(row.state, row.progress) for row in done] == [("completed", 1.0)] * 2
     run = ledger.run(first.run_id)
     assert run.history().attempts == 1
     assert [step for step, _, _ in eval_points(run.points())] == [0, 5, 10]
