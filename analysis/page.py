@@ -137,12 +137,17 @@ def _interactions(found: Sequence[Interaction]) -> str:
     return f"<h3>Choices that depend on each other</h3>{table(headers, rows)}"
 
 
+def _doubts(fit: Fit) -> list[str]:
+    """Why a fit should not be relied on: the problems of the run, or the last of its notes."""
+    count = int(fit.better_form is not None) + int(not fit.resolved)
+    return fit.health.problems or (fit.notes[-count:] if count else [])
+
+
 def unsettled(analysis: Analysis) -> str:
-    """What is unresolved or unstable, and what would settle it; best runs first."""
+    """What is unresolved, unstable or poorly described, and what would settle it."""
+    doubts = [(fit.run, _doubts(fit)) for fit in analysis.fits]
     items = [
-        f"<li><b>{escape(f.run)}</b>: {escape('; '.join(f.health.problems or f.notes[-1:]))}.</li>"
-        for f in analysis.fits
-        if not (f.stable and f.resolved)
+        f"<li><b>{escape(r)}</b>: {escape('; '.join(told))}.</li>" for r, told in doubts if told
     ]
     if not items:
         return ""
@@ -182,6 +187,13 @@ def _windows(fit: Fit, measured_r0: bool) -> str:
     return table(("Without points below", "A", "B"), rows, "numbers") if rows else ""
 
 
+def _rivals(fit: Fit) -> str:
+    """How far each form misses the second half, where the sigmoid misses it by more than noise."""
+    rows = [(escape(form), rate(error)) for form, error in fit.tail_errors.items()]
+    headers = ("Fitted on the first half", "Error on the second")
+    return table(headers, rows, "numbers") if rows else ""
+
+
 def _brief(fit: Fit) -> str:
     """The line of a folded run: its number, name, and parameters or why there are none."""
     if fit.resolved and fit.best and fit.stable:
@@ -204,6 +216,7 @@ def _run(fit: Fit, rank: int, measured_r0: bool) -> str:
         "Curve": _parameters(fit) + pairs(more),
         "Residuals against compute": '<div class="residuals"></div>' if fit.best else "",
         "Sensitivity to early points": _windows(fit, measured_r0),
+        "Other curves": _rivals(fit),
         "Seeds": _seeds(fit),
         "Notes": "".join(f"<p>{escape(note)}</p>" for note in fit.notes),
     }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.fits import Fit
+from analysis.forecast import FURTHEST, crossing, value
 from analysis.ranking import Analysis
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -112,10 +113,9 @@ def _by_ceiling(analysis: Analysis, ranked: Sequence[Fit]) -> tuple[str, list[st
     best, margin = ranked[0], analysis.margin
     bounds = best.interval("A")
     if not best.resolved:
-        sure = (best.probability_best or 0.0) >= SURE
-        head = (
-            "has the highest ceiling, though how high is" if sure else "leads, but its ceiling is"
-        )
+        head = "leads, but its ceiling is"
+        if (best.probability_best or 0.0) >= SURE:
+            head = "has the highest ceiling, though how high is"
         told = f"It lies somewhere in {interval(bounds)}; the run's points do not say where."
         lead = [told, _likely(best, "the highest"), _needed(analysis, best)]
         return f"{best.run} {head} not settled", lead
@@ -139,10 +139,24 @@ def _by_ceiling(analysis: Analysis, ranked: Sequence[Fit]) -> tuple[str, list[st
         head = f"{best.run} {'has' if sure >= SURE else 'seems to have'} the highest ceiling"
         gap = "" if behind is None else f", {peak - behind:.3f} above the next"
         lead = [f"{told}{gap}.", _likely(best, "the highest")]
+    lead += _overtaking(analysis, ranked)
     rivals = [f.run for f in ranked if not f.resolved and (f.probability_best or 0) > 0.05]
     if rivals:
         lead.append(f"Not ruled out, because unresolved: {_names(rivals)}.")
     return head, lead
+
+
+def _overtaking(analysis: Analysis, ranked: Sequence[Fit]) -> list[str]:
+    """Where the best passes the run that is ahead at the compute spent so far, if another is."""
+    spent = max(f.last_compute for f in ranked)
+    known = [(f, f.draws) for f in ranked if f.draws is not None]
+    (best, draws), (first, others) = known[0], max(known, key=lambda k: value(k[1], spent).middle)
+    where = crossing(draws, others, spent, FURTHEST * spent).compute
+    if first is best or where is None:
+        return []
+    units = unit(analysis.options.compute_axis)
+    now = f"At the {amount(spent)} {units} spent so far, {first.run} is ahead"
+    return [f"{now}; {best.run} should pass it at about {amount(where.middle)}."]
 
 
 def _names(runs: Sequence[str]) -> str:
