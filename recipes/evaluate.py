@@ -96,8 +96,8 @@ def _sample(
         completions = output[:, ids.shape[1] :]
         ended = torch.isin(completions, ends)
         # Tokens up to and with the first end token: those with no end token before them.
-        lengths.append((ended.cumsum(1) - ended.long() == 0).sum(1).float())
-        truncated.append((~ended.any(1)).float())
+        lengths.append((ended.cumsum(1) - ended.long() == 0).sum(1).double())
+        truncated.append((~ended.any(1)).double())
         texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
         rewards += [data.reward(text, row["answer"]) for text, row in zip(texts, part, strict=True)]
     return torch.tensor(rewards), torch.cat(lengths), torch.cat(truncated)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import transformers
 from transformers import PrinterCallback
 
 from recipes import models, tasks
@@ -63,7 +61,7 @@ def _train(
     config: RunConfig, checkpoints: Checkpoints, progress: Progress, models_dir: Path
 ) -> None:
     """Builds the trainer and lets it run."""
-    _quiet()
+    models.quiet()
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
     data = tasks.load(config.task)
@@ -87,10 +85,3 @@ def _result(progress: Progress) -> RunResult:
         stderr=evaluation.stderr,
         truncation=evaluation.truncation_rate,
     )
-
-
-def _quiet() -> None:
-    """Keeps libraries' progress bars and advice out of a run's log; errors still show."""
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    warnings.filterwarnings("ignore", category=FutureWarning)
