@@ -109,21 +109,40 @@ def _likely(fit: Fit, what: str) -> str:
     return f"It is {chance(fit.probability_best)} likely to be {what}."
 
 
+def _open(analysis: Analysis, fit: Fit) -> list[str]:
+    bounds = interval(fit.interval("A"))
+    told = f"Its ceiling lies somewhere in {bounds}; its points do not say where."
+    if fit.needed_compute is None:
+        return [told, "Far more compute than it has would be needed to tell."]
+    units = unit(analysis.options.compute_axis)
+    when = f"{amount(fit.needed_compute)} {units}"
+    return [told, f"At about {when} it should be known to the margin."]
+
+
+def _alone(analysis: Analysis, fit: Fit) -> tuple[str, list[str]]:
+    if not fit.resolved or fit.best is None:
+        return f"The ceiling of {fit.run} is not settled", _open(analysis, fit)
+    half = f"{amount(fit.best.C_mid)} {unit(analysis.options.compute_axis)}"
+    told = f"Half of the gain is made at {half}, with an efficiency B of {fit.best.B:.2f}."
+    bounds = f"The 95% interval is {interval(fit.interval('A'))}."
+    return f"{fit.run} levels off at {rate(fit.best.A)}", [bounds, told]
+
+
 def _by_ceiling(analysis: Analysis, ranked: Sequence[Fit]) -> tuple[str, list[str]]:
     best, margin = ranked[0], analysis.margin
-    bounds = best.interval("A")
+    if len(ranked) == 1:
+        return _alone(analysis, best)
     if not best.resolved:
         head = "leads, but its ceiling is"
         if (best.probability_best or 0.0) >= SURE:
             head = "has the highest ceiling, though how high is"
-        told = f"It lies somewhere in {interval(bounds)}; the run's points do not say where."
-        lead = [told, _likely(best, "the highest"), _needed(analysis, best)]
+        lead = [*_open(analysis, best), _likely(best, "the highest")]
         return f"{best.run} {head} not settled", lead
     tops = {f.run: c for f in ranked if f.resolved and (c := ceiling(f)) is not None}
     peak = max(tops.values())
     level = [run for run, top in tops.items() if top >= peak - margin]
     sure = sum(f.probability_best or 0.0 for f in ranked if f.run in level)
-    told = f"It levels off at {rate(tops[best.run])} (95% interval {interval(bounds)})"
+    told = f"It levels off at {rate(tops[best.run])} (95% interval {interval(best.interval('A'))})"
     behind = max((top for run, top in tops.items() if run not in level), default=None)
     if sure < UNSURE:
         head = f"The highest ceiling is not settled; {best.run} leads so far"
@@ -162,10 +181,3 @@ def _overtaking(analysis: Analysis, ranked: Sequence[Fit]) -> list[str]:
 def _names(runs: Sequence[str]) -> str:
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
     return ", ".join(runs[:3]) + more
-
-
-def _needed(analysis: Analysis, fit: Fit) -> str:
-    if fit.needed_compute is None:
-        return "Far more compute than it has would be needed to tell."
-    units = unit(analysis.options.compute_axis)
-    return f"At about {amount(fit.needed_compute)} {units} it should be known to the margin."

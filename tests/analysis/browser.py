@@ -106,3 +106,13 @@ def browser(size: tuple[int, int] = (1280, 900)) -> Iterator[Browser]:
                 page.close()
         finally:
             driver.terminate()
+
+
+def rendered(url: str) -> str:
+    """The markup of a page once its script has run, by Chromium alone."""
+    assert CHROMIUM is not None
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}"]
+        more = ["--virtual-time-budget=5000", "--dump-dom", url]
+        shown = subprocess.run([*command, *more], capture_output=True, text=True, timeout=60)
+    return shown.stdout

@@ -268,7 +268,15 @@ def test_an_unresolved_run_can_still_surely_be_the_best() -> None:
     assert [fit.resolved for fit in analysis.fits] == [False, True]
     headline, lead = answer(analysis)
     assert headline == "slow has the highest ceiling, though how high is not settled"
-    assert lead[1] == "It is >99% likely to be the highest."
+    assert lead[-1] == "It is >99% likely to be the highest."
+
+
+def test_a_run_alone_is_not_compared() -> None:
+    headline, lead = answer(analyse([made("quick", 0.45, 2.6, 1200)]))
+    assert headline.startswith("quick levels off at 0.4")
+    assert "likely" not in " ".join(lead)
+    headline, lead = answer(analyse([made("slow", 0.7, 1.7, 9000)]))
+    assert headline == "The ceiling of slow is not settled"
 
 
 def test_rows_are_the_ranking_as_text() -> None:

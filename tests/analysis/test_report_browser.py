@@ -11,12 +11,21 @@ from analysis.ranking import Analysis
 from analysis.report import write
 from analysis.sigmoid import value
 from tests.analysis import reported
-from tests.analysis.browser import CHROMIUM, DRIVER, END, HOME, LEFT, RIGHT, SPACE, Browser, browser
+from tests.analysis.browser import (
+    CHROMIUM,
+    DRIVER,
+    END,
+    HOME,
+    LEFT,
+    RIGHT,
+    SPACE,
+    Browser,
+    browser,
+    rendered,
+)
 from tests.analysis.reported import AT, HOSTILE
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None, reason="needs Chromium and its chromedriver"
-)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
 ORDER = "return [...document.querySelectorAll('#ranking button')].map(b => b.textContent)"
 LIVE = "return document.getElementById('live').textContent"
@@ -27,25 +36,23 @@ Shown = Callable[..., Browser]
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Browser]:
+    if DRIVER is None:
+        pytest.skip("needs chromedriver beside Chromium")
     with browser() as page:
         yield page
 
 
-@pytest.fixture(scope="module")
-def show(page: Browser, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+@pytest.fixture
+def show(page: Browser, tmp_path: Path) -> Iterator[Shown]:
+    """Opens the report of an analysis; nothing in it may fail or ask for the network."""
+
     def show(analysis: Analysis, fragment: str = "") -> Browser:
-        folder = tmp_path_factory.mktemp("report")
-        write(analysis, folder, {"sweep": "demo"})
+        write(analysis, tmp_path, {"sweep": "demo"})
         page.resize(1280, 900)
-        page.open(f"{Path(folder, 'report.html').as_uri()}{fragment}")
+        page.open(f"{Path(tmp_path, 'report.html').as_uri()}{fragment}")
         return page
 
-    return show
-
-
-@pytest.fixture(autouse=True)
-def _no_errors(page: Browser) -> Iterator[None]:
-    yield
+    yield show
     assert page.errors() == []
 
 
@@ -58,6 +65,13 @@ def cells(page: Browser, run: str) -> list[str]:
     """
     found: list[str] = page.run(f"const NAME = {run!r};{script}")
     return found
+
+
+def test_any_chromium_draws_the_page_at_the_target_in_its_address(tmp_path: Path) -> None:
+    write(reported.crossing(), tmp_path, {"sweep": "demo"})
+    page = rendered(f"{Path(tmp_path, 'report.html').as_uri()}#at={AT:g}")
+    assert "At 1,000 GPU-hours, early leads" in page
+    assert page.index('data-run="1" title') < page.index('data-run="0" title')
 
 
 def test_the_target_in_the_address_sets_the_order(show: Shown) -> None:
