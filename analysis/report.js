@@ -25,7 +25,7 @@
   const ceiling = (run) => ({ mid: run.ceiling[0], low: run.ceiling[1], high: run.ceiling[2] });
   /* How often each of the rows has the highest value, draw by draw. */
   function chances(rows) {
-    const count = Math.min(...rows.map((row) => row.values.length)), wins = new Map(rows.map(({ run }) => [run, 0]));
+    const count = rows.length && Math.min(...rows.map((row) => row.values.length)), wins = new Map(rows.map(({ run }) => [run, 0]));
     for (let k = 0; k < count; k++) {
       const best = rows.reduce((a, b) => (b.values[k] > a.values[k] ? b : a)).run;
       wins.set(best, wins.get(best) + 1 / count);
@@ -51,7 +51,7 @@
     if (c >= 0.01 && c < 1e6) return c.toLocaleString("en-US", { maximumSignificantDigits: 3 });
     const [digits, power] = c.toExponential(1).split("e");
     const raised = [...String(Math.abs(power))].map((digit) => SUPER[digit]).join("");
-    return `${digits === "1.0" ? "" : digits + "×"}10${power < 0 ? "⁻" : ""}${raised}`;
+    return `${digits === "1.0" ? "" : digits.replace(".0", "") + "×"}10${power < 0 ? "⁻" : ""}${raised}`;
   }
   const place = (c) => (c === Infinity ? "the ceiling" : `${compute(c)} ${data.unit}`);
 
@@ -274,7 +274,7 @@
     return box;
   }
   function drawRanking(rows) {
-    const mids = rows.filter(({ run }) => ranked(run)).map((row) => row.mid);
+    const mids = rows.filter(({ run }) => fitted(run)).map((row) => row.mid);
     const low = Math.max(0, Math.min(...mids) - 0.03), high = Math.min(1, Math.max(...mids) + 0.03);
     const focused = document.activeElement?.dataset?.run;
     $("ranking").replaceChildren(...rows.map((row, i) => [row, i]).filter(([{ run }]) => matches(run)).map(([row, i]) => {

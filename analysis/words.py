@@ -36,7 +36,7 @@ def amount(compute: float) -> str:
         return f"{digits:,.0f}" if digits.is_integer() else f"{digits:,g}"
     digit, power = f"{compute:.1e}".split("e")
     raised = f"10{str(int(power)).translate(RAISED)}"
-    return raised if digit == "1.0" else f"{digit}×{raised}"
+    return raised if digit == "1.0" else f"{digit.removesuffix('.0')}×{raised}"
 
 
 def rate(value: float | None) -> str:

@@ -59,6 +59,13 @@ def close() -> Analysis:
 
 
 @cache
+def hopeless() -> Analysis:
+    """One run too short to fit, one that is cut off too often."""
+    cut = np.full(33, 0.2)
+    return analyse([made("short", 0.5, 2.0, 900, n=3), made("cut", 0.5, 2.0, 900, truncation=cut)])
+
+
+@cache
 def many(count: int = 20) -> Analysis:
     """More runs than a page shows at once."""
     rng = np.random.default_rng(0)

@@ -303,6 +303,7 @@ def test_rows_are_the_ranking_as_text() -> None:
         (2542, "2,540"),
         (1e6, "10⁶"),
         (1.2e16, "1.2×10¹⁶"),
+        (2e19, "2×10¹⁹"),
     ],
 )
 def test_amounts(given: float, said: str) -> None:

@@ -139,6 +139,15 @@ def test_unstable_and_short_runs_are_shown_but_not_ranked(show: Shown) -> None:
     assert cells(page, "long")[2] == "–"
 
 
+def test_without_a_run_to_rank_the_points_are_still_shown(show: Shown) -> None:
+    page = show(reported.hopeless())
+    assert page.run(ORDER) == ["short", "cut"]
+    assert page.run(LIVE) == "No run can be ranked."
+    assert page.run("return document.querySelectorAll('#chart .points .mark').length") == 3 + 32
+    page.press("#target", HOME)
+    assert page.run(LIVE) == "No run can be ranked."
+
+
 def test_left_out_points_are_hollow_and_scales_change(show: Shown) -> None:
     page = show(reported.crossing())
     hollow = "return document.querySelectorAll('#chart g .mark.hollow').length"
