@@ -51,13 +51,17 @@ def load(config: RunConfig, models_dir: Path) -> tuple[PreTrainedModel, PreTrain
 
     Raises:
         ConfigError: an FP32 head is asked of a model whose head is its input embedding.
-        OSError: a Hugging Face model that is neither on disk nor within reach.
+            Or a Hugging Face model is neither on disk nor within reach.
     """
     embedded = config.model.embedded
     path = str(ensure_embedded(config, models_dir)) if embedded else config.model.path
     revision = config.model.revision or "main"
-    tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, padding_side="left")
+        model = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        allowed = "embedded, a folder with a model, or a Hugging Face id within reach"
+        raise ConfigError("model.path", config.model.path, allowed) from error
     if config.precision.fp32_head and model.config.tie_word_embeddings:
         allowed = f"false, with {config.model.path}: its LM head is tied to its embedding"
         raise ConfigError("precision.fp32_head", True, allowed)

@@ -93,6 +93,12 @@ def test_an_fp32_head_needs_an_untied_one(models_dir: Path, tmp_path: Path) -> N
     assert models.load(untied, models_dir)[0].num_parameters() == model.num_parameters() + 14 * 32
 
 
+def test_a_model_out_of_reach_is_told_in_one_line(tmp_path: Path) -> None:
+    config = tiny(model=Model(path=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"model.path: got .*, allowed: embedded, a folder"):
+        models.load(config, tmp_path)
+
+
 def test_the_default_model_starts_at_a_fifth_to_a_third(tmp_path: Path) -> None:
     from transformers import GenerationConfig
 

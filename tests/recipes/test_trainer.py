@@ -25,8 +25,15 @@ from recipes.trainer import AblationTrainer, arguments
 from tests.recipes.conftest import Recorder, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
-CASES = [("sample", "keep"), ("prompt", "keep"), ("token", "keep"), ("sample", "drop"),
-         ("prompt", "drop"), ("token", "drop")]  # fmt: skip
+CASES = [
+    ("grpo", "sample", "drop"),
+    ("grpo", "prompt", "keep"),
+    ("grpo", "prompt", "drop"),
+    ("grpo", "token", "keep"),
+    ("cispo", "sample", "keep"),
+    ("cispo", "prompt", "keep"),
+    ("cispo", "token", "drop"),
+]
 
 
 class Observed(AblationTrainer):
@@ -93,8 +100,7 @@ def formula(
     return torch.cat([g.flatten() for g in torch.autograd.grad(total, list(model.parameters()))])
 
 
-@pytest.mark.parametrize(("over", "filtering"), CASES)
-@pytest.mark.parametrize("loss", ["grpo", "cispo"])
+@pytest.mark.parametrize(("loss", "over", "filtering"), CASES)
 def test_the_gradient_is_the_formula_s_whatever_the_micro_batch(
     loss: str, over: str, filtering: str, models_dir: Path, tmp_path: Path, start: torch.nn.Module
 ) -> None:
