@@ -10,9 +10,6 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from recipes.tasks import TaskData
 
-BATCH = 1024
-"""Completions generated at a time."""
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -42,9 +39,10 @@ def evaluate(
     generation: GenerationConfig,
     data: TaskData,
     samples: int,
+    batch: int,
     seed: int,
 ) -> Evaluation:
-    """Samples `samples` completions of every held-out prompt and scores them.
+    """Samples `samples` completions of every held-out prompt, `batch` at a time, and scores them.
 
     Random numbers are its own, from `seed`, and the global generators are put back: evaluating, or
     not, changes nothing in training.
@@ -54,7 +52,7 @@ def evaluate(
     model.train(False)
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
-        rewards, lengths, truncated = _sample(model, tokenizer, generation, data, samples)
+        rewards, lengths, truncated = _sample(model, tokenizer, generation, data, samples, batch)
     model.train(training)
     pass_rate, stderr = clustered_mean(rewards.view(-1, samples))
     return Evaluation(pass_rate, stderr, truncated.mean().item(), lengths.mean().item())
@@ -81,13 +79,14 @@ def _sample(
     generation: GenerationConfig,
     data: TaskData,
     samples: int,
+    batch: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Reward, tokens, truncation of completions, prompt by prompt; all (prompts x samples,)."""
     rows = [row for row in data.held_out for _ in range(samples)]
     ends = torch.tensor(generation.eos_token_id, device=model.device)
     rewards, lengths, truncated = [], [], []
-    for start in range(0, len(rows), BATCH):
-        part = rows[start : start + BATCH]
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
         inputs = tokenizer([row["prompt"] for row in part], return_tensors="pt", padding=True)
         ids, mask = inputs["input_ids"].to(model.device), inputs["attention_mask"].to(model.device)
         output = model.generate(  # type: ignore[operator]

@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import GRPOConfig, GRPOTrainer
+from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.utils import RepeatSampler
 
 from recipes.checkpoints import Checkpoints
@@ -24,6 +25,8 @@ from recipes.tasks import TaskData
 
 SCALE_REWARDS = {"prompt": "group", "batch": "batch", "none": "none"}
 SCHEDULERS = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+EMBEDDED_BATCH = 1024
+"""Completions of an evaluation generated at a time; of other models, as many as in training."""
 NEVER = 10**9
 """Steps: runs end by their budget, which is not TRL's to know, since a run can go on past it."""
 
@@ -155,14 +158,18 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def evaluate(self, *_: object, **__: object) -> dict[str, float]:
         """Held-out mean@k, in place of a pass over an evaluation data set."""
-        evaluation = evaluate(
-            self.accelerator.unwrap_model(self.model),
-            self.processing_class,
-            self.generation_config,
-            self.data,
-            samples=self.config.task.eval_samples,
-            seed=evaluation_seed(self.config.seed, self.state.global_step),
-        )
+        with unwrap_model_for_generation(
+            self.model_wrapped, self.accelerator, generation_kwargs=self.generation_kwargs
+        ) as model:  # samples as in training, whatever the model's own generation settings
+            evaluation = evaluate(
+                model,
+                self.processing_class,
+                self.generation_config,
+                self.data,
+                samples=self.config.task.eval_samples,
+                batch=EMBEDDED_BATCH if self.config.model.embedded else self.config.batch.size,
+                seed=evaluation_seed(self.config.seed, self.state.global_step),
+            )
         self.progress.evaluated(self.state.global_step, evaluation)
         self.control.should_evaluate = False  # as Trainer.evaluate does, else it is done twice
         return {}

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from recipes import evaluate as evaluation
 from recipes import models, tasks
 from recipes.evaluate import clustered_mean, evaluate, evaluation_seed
 from tests.recipes.conftest import TINY
@@ -29,12 +28,12 @@ def test_evaluating_changes_no_random_state_and_repeats_itself(models_dir: Path)
     model.train()
     data = tasks.load(TINY.task)
     before = torch.random.get_rng_state()
-    first = evaluate(model, tokenizer, GENERATION, data, 4, seed=3)
+    first = evaluate(model, tokenizer, GENERATION, data, 4, 64, seed=3)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert model.training
     torch.rand(10)
-    assert evaluate(model, tokenizer, GENERATION, data, 4, seed=3) == first
-    assert evaluate(model, tokenizer, GENERATION, data, 4, seed=4) != first
+    assert evaluate(model, tokenizer, GENERATION, data, 4, 64, seed=3) == first
+    assert evaluate(model, tokenizer, GENERATION, data, 4, 64, seed=4) != first
 
 
 def test_seeds_differ_by_run_seed_and_step() -> None:
@@ -47,7 +46,6 @@ def test_rates_and_lengths_of_known_completions(
 ) -> None:
     model, tokenizer = models.load(TINY, models_dir)
     data = tasks.load(TINY.task)
-    monkeypatch.setattr(evaluation, "BATCH", 8)  # more than one batch
     end, pad, zero = tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer("0")["input_ids"][0]
 
     def right_then_truncated(input_ids: torch.Tensor, **_: object) -> torch.Tensor:
@@ -59,7 +57,7 @@ def test_rates_and_lengths_of_known_completions(
         return torch.cat([input_ids, torch.tensor(completions)], 1)
 
     monkeypatch.setattr(model, "generate", right_then_truncated)
-    result = evaluate(model, tokenizer, GENERATION, data, 2, seed=0)
+    result = evaluate(model, tokenizer, GENERATION, data, 2, 8, seed=0)
     assert result.pass_rate == 0.5
     assert result.stderr == 0
     assert result.truncation_rate == 0.5

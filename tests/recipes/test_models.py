@@ -110,6 +110,6 @@ def test_the_default_model_starts_at_a_fifth_to_a_third(tmp_path: Path) -> None:
     generation = GenerationConfig(
         max_new_tokens=6, do_sample=True, top_k=0, pad_token_id=0, eos_token_id=[2]
     )
-    start = evaluate(model, tokenizer, generation, tasks.load(config.task), 4, seed=0)
+    start = evaluate(model, tokenizer, generation, tasks.load(config.task), 4, 1024, seed=0)
     assert 0.2 <= start.pass_rate <= 0.33
     assert start.truncation_rate < 0.25

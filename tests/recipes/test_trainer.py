@@ -171,6 +171,23 @@ def test_the_fp32_head_computes_logits_in_fp32_where_autocast_would_not(
     assert set(seen) == {torch.float32 if fp32_head else torch.bfloat16}
 
 
+def test_sampling_is_the_task_s_not_the_model_s(
+    models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = observe(models_dir, tmp_path)
+    load = models.load
+
+    def greedy(config: RunConfig, folder: Path) -> tuple[Any, Any]:
+        model, tokenizer = load(config, folder)
+        model.generation_config.update(do_sample=True, top_k=1)  # chat models have such settings
+        return model, tokenizer
+
+    monkeypatch.setattr(models, "load", greedy)
+    other = observe(models_dir, tmp_path)
+    assert torch.equal(other.rollouts["completion_ids"], plain.rollouts["completion_ids"])
+    assert other.progress.evaluation == plain.progress.evaluation
+
+
 def test_a_micro_batch_must_divide_the_batch_of_each_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
