@@ -8,7 +8,8 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def array(
     try:
         executor = submitit.SlurmExecutor(ledger.submissions, max_num_timeout=FOREVER)
         executor.update_parameters(**_sbatch_options(cluster, sweep, code))
-        jobs = executor.map_array(SlurmTask(), [root] * len(run_ids), list(run_ids))
+        with redirect_stderr(StringIO()):  # sbatch's own words are in the error
+            jobs = executor.map_array(SlurmTask(), [root] * len(run_ids), list(run_ids))
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise ServiceError(f"cluster: sbatch did not take the jobs: {reason}") from error
