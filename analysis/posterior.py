@@ -12,7 +12,9 @@ uniform on their grids, and
 * log B ~ N(log 1.5, 0.6): 95% of it within 0.46..4.9; published values lie within 1.09..2.44
   (arXiv 2510.13786, table 1, on GPU-hours after the first epoch), and are lower over whole runs;
 * log C_mid ~ N(log of a third of the last compute, log 4): budgets are chosen so that a curve
-  shows; in the paper C_mid lies within 0.15..0.7 of the compute fitted.
+  shows; in the paper C_mid lies within 0.15..0.7 of the compute fitted;
+* where no pass rate was measured before training, R0 is normal around the first one, with the
+  deviation of a run that gained `HEAD_START` times its average pace until then.
 
 Given (C_mid, B, rho, kappa) the curve is linear in (A, R0) and everything else is closed-form, so a
 grid over (log C_mid, log B) that zooms onto its own mass, row by row, covers even the long curved
@@ -37,6 +39,7 @@ LOG_C_MID_PRIOR = (np.log(1 / 3), np.log(4.0))
 """Mean, relative to the last compute, and standard deviation."""
 SMALL_GAIN = 0.02
 """Gains smaller than what tells two runs apart (the paper's margin) are all alike."""
+HEAD_START = 6.0
 NOISE_FLOOR = 1e-5
 """Rewards are not told apart more finely than this, so that a perfect curve stays proper."""
 GRID = 16
@@ -105,7 +108,7 @@ def draw(
         prior: Replaces the default prior, as one learned from a sweep does.
         kept: Number of draws.
     """
-    model = _Model(points, A)
+    model = _Model(_with_start(points), A)
     u, v, rho, kappa, log_q = _propose(*_zoom(model), rng)
     density, linear = model.density(u, v, (rho, kappa))
     log_w = density - log_q
@@ -116,6 +119,21 @@ def draw(
     rows = _systematic(np.exp(log_w - log_w.max()), kept, rng)
     tau = KAPPA[kappa] * sigma
     return Draws(A_, np.exp(v), np.exp(u), R0, RHO[rho], sigma, tau).take(rows)
+
+
+def _with_start(points: Points) -> Points:
+    """The prior of an unmeasured R0 as one more point, at compute 0 and as unsure as it is."""
+    C, R = points.compute, points.reward
+    first = int(np.argmin(C))
+    if C[first] == 0:
+        return points
+    noise = max(float(np.median(np.abs(np.diff(R)))) / 0.954, NOISE_FLOOR)  # of white noise
+    gained = (
+        HEAD_START * C[first] / C.max() * float(np.ptp(np.convolve(R, np.ones(3) / 3, "valid")))
+    )
+    start = (0.0, R[first], float(np.hypot(noise, gained)) / noise, np.inf, 0)
+    fields = zip(start, (C, R, points.sd, points.gap, points.series), strict=True)
+    return Points(*(np.concatenate([[one], rest]) for one, rest in fields))
 
 
 @dataclass(frozen=True)
@@ -139,7 +157,7 @@ class _Model:
         self.n, self.dof = len(points), len(points) - (2 if A is None else 1)
         reached = self.x[np.isfinite(self.x)]
         self.center = float(reached.max()) + LOG_C_MID_PRIOR[0]
-        self.series = [points.series == j for j in range(int(points.series.max()) + 1)]
+        self.series = [points.series == j for j in np.unique(points.series)]
         self.kappa = KAPPA if len(self.series) > 1 else KAPPA[:1]
         phi = RHO[:, None] ** 1.0 * np.ones(self.n)
         phi = np.sign(phi) ** points.gap * np.abs(phi) ** points.gap
