@@ -71,9 +71,8 @@ def compare(
         return Verdict(axis, choice, versus, word, said + of, middle, (low, high), runs)
     if abs(middle) > margin or (high - low) / 2 > margin:
         needed = _needed(fitted, margin) if len(fitted) == 1 else None
-        return Verdict(
-            axis, choice, versus, UNRESOLVED, said + of, middle, (low, high), runs, needed
-        )
+        said += of if needed is None else f"; both at compute {needed:.3g} should tell"
+        return Verdict(axis, choice, versus, UNRESOLVED, said, middle, (low, high), runs, needed)
     return _efficiency(Verdict(axis, choice, versus, "", said + of, runs=runs), fitted, rng)
 
 

@@ -1,5 +1,6 @@
 """The prior learned from a sweep finds what its recipes share, and helps those that ended early."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from analysis import pooling, posterior
 from analysis.curves import Points
+from analysis.forecast import half_width, interval
 from analysis.posterior import Draws
 from tests.analysis.simulate import one
 
@@ -33,13 +35,21 @@ def test_the_shared_prior_is_where_the_recipes_are() -> None:
 
 
 def test_open_ceilings_come_closer_to_the_truth() -> None:
-    found, A = recipes(3000)
+    found, A = recipes(3000, count=16)
     pooled, said = pooling.lend(found, np.random.default_rng(0))
     assert pooled is not None
-    assert said.startswith("pooled, a prior learned from 10 recipes")
-    alone = np.mean([abs(np.median(d.A) - a) for (_, d), a in zip(found, A, strict=True)])
-    together = np.mean([abs(np.median(d.A) - a) for d, a in zip(pooled, A, strict=True)])
-    assert together < 0.9 * alone
+    assert said.startswith("pooled, a prior learned from 16 recipes")
+    alone = [d for _, d in found]
+
+    def error(draws: Sequence[Draws]) -> float:
+        return float(np.mean([abs(np.median(d.A) - a) for d, a in zip(draws, A, strict=True)]))
+
+    assert error(pooled) < 0.95 * error(alone)
+    assert np.mean([half_width(d.A) for d in pooled]) < np.mean([half_width(d.A) for d in alone])
+    inside = [
+        low <= a <= high for (low, high), a in zip((interval(d.A) for d in pooled), A, strict=True)
+    ]
+    assert np.mean(inside) >= 0.85
 
 
 def test_a_recipe_unlike_the_others_is_not_pulled_to_them() -> None:
