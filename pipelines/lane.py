@@ -133,7 +133,13 @@ def _snapshot(run: RunFiles) -> str:
 def _become(code: Path, root: str, slot: int) -> None:
     """Goes on as a lane of another snapshot."""
     command = [sys.executable, "-u", "-m", "pipelines.lane", root, str(slot)]
-    os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": str(code)})
+    os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": python_path(code)})
+
+
+def python_path(code: Path) -> str:
+    """PYTHONPATH of a job: its snapshot, then what a person had set."""
+    kept = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return os.pathsep.join([str(code), *(path for path in kept if Path(path) != CODE)])
 
 
 if __name__ == "__main__":

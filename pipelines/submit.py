@@ -127,7 +127,7 @@ def _sbatch_options(cluster: Cluster, sweep: str, code: Path) -> dict[str, Any]:
 def _variables(code: Path) -> dict[str, str]:
     """The environment of a job: its code comes from `code`, before any installed or local copy."""
     return {
-        "PYTHONPATH": str(code),
+        "PYTHONPATH": lane.python_path(code),
         "PYTHONSAFEPATH": "1",
         "OPENBLAS_NUM_THREADS": "1",  # its threads would outlive no fork (see `lane`)
         "TRL_EXPERIMENTAL_SILENCE": "1",

@@ -216,7 +216,8 @@ def test_machine_without_slurm_is_one_line(
         launch.launch(plan, ledger)
 
 
-def test_sbatch_options_come_from_the_cluster(ledger: Ledger) -> None:
+def test_sbatch_options_come_from_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
     cluster = Cluster(
         kind="slurm",
         parallel=3,
@@ -229,7 +230,7 @@ def test_sbatch_options_come_from_the_cluster(ledger: Ledger) -> None:
         extra={"gres": "gpu:2"},
     )
     options = submit._sbatch_options(cluster, "demo", Path("/code"))
-    assert options.pop("setup")[:2] == ["module load cuda", "export PYTHONPATH=/code"]
+    assert options.pop("setup")[:2] == ["module load cuda", "export PYTHONPATH=/code:/mine"]
     assert options == {
         "job_name": "shortlist-demo",
         "time": 60,

@@ -13,7 +13,8 @@ from pipelines import files, launch, tracking
 from pipelines.config import Tracking
 from pipelines.errors import ServiceError
 from pipelines.ledger import Ledger, RunFiles
-from pipelines.tracking import Store, log_ranking, open_store, read_curves, ship, sync
+from pipelines.store import Store
+from pipelines.tracking import log_ranking, open_store, read_curves, ship, sync
 from tests.fakes import eval_points, planned, tiny_config
 
 REQUEST = {
@@ -137,7 +138,7 @@ def test_curves_come_out_as_they_are_in_the_files(
 def test_more_points_than_one_request_takes_arrive_all(
     ledger: Ledger, store: Store, run: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "BATCH", 7)
+    monkeypatch.setattr("pipelines.store.BATCH", 7)
     for step in range(20):
         evaluate(run, step, 0.5)
     ship(run, store)
@@ -237,7 +238,7 @@ def test_address_that_cannot_be_reached_is_one_line(ledger: Ledger) -> None:
 
 
 def test_cursor_says_which_store_it_is_about(ledger: Ledger, store: Store, run: RunFiles) -> None:
-    files.write_json(run.tracking_file, {"uri": "http://elsewhere", "run": "x", "offset": 10**6})
+    files.write_json(run.tracking_file, {"uri": "http://elsewhere", "entry": "x", "offset": 10**6})
     evaluate(run, 0, 0.2)
     assert ship(run, store) == 1
     cursor = files.read_json(run.tracking_file)

@@ -1,0 +1,171 @@
+"""One experiment of an MLflow store. The only module that imports MLflow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from time import time
+from typing import Any
+
+# Before MLflow is imported: it reads them then. No statistics to anyone, and a store that does not
+# answer is given up after seconds, since `tracking.sync` can always catch up.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+
+import mlflow.store.db.utils
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipelines import files
+from pipelines.config import Tracking
+from pipelines.errors import ServiceError
+from pipelines.files import Record
+from pipelines.ledger import Ledger
+
+RUN_TAG = "shortlist.run_id"
+SWEEP_TAG = "shortlist.sweep"
+BATCH = 1000
+"""Metrics in one request: the most that MLflow takes (mlflow/utils/validation.py)."""
+PAGE = 1000
+"""Runs in one answer: the most that MLflow gives."""
+HISTORY = 25_000
+"""Points of one metric of one run that are read at most (MLflow's own bound)."""
+
+mlflow.store.db.utils.MAX_RETRY_COUNT = 4  # 1 s; its own 10 are 100 s, for an address that is wrong
+
+
+class Store:
+    """One experiment of one MLflow store."""
+
+    def __init__(
+        self, ledger: Ledger, tracking: Tracking, experiment_id: str | None = None
+    ) -> None:
+        """Opens the store and, without `experiment_id`, finds or makes the experiment."""
+        self.uri = tracking.uri or f"sqlite:///{ledger.store}"
+        # One at a time: opening a fresh SQLite store makes its tables.
+        with files.locked(ledger.store_lock):
+            self.client = MlflowClient(tracking_uri=self.uri)
+            artifacts = None if tracking.uri else ledger.artifacts.as_uri()
+            self.experiment_id = experiment_id or self._experiment(tracking.experiment, artifacts)
+
+    def _experiment(self, name: str, artifacts: str | None) -> str:
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            return str(self.client.create_experiment(name, artifacts))
+        return str(found.experiment_id)
+
+    def has(self, entry: str) -> bool:
+        """Whether there is a run with MLflow's id `entry`."""
+        try:
+            self.client.get_run(entry)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return False
+            raise
+        return True
+
+    def find(self, tag: str, value: str) -> str | None:
+        """MLflow's id of the run with this tag, or None."""
+        wanted = f"tags.`{tag}` = '{value}'"
+        found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
+        return str(found[0].info.run_id) if found else None
+
+    def create(
+        self,
+        name: str,
+        tags: Mapping[str, str],
+        params: Mapping[str, object] | None = None,
+        start: float | None = None,
+    ) -> str:
+        """Makes a run, begun at `start` (seconds since 1970), and returns MLflow's id of it."""
+        began = None if start is None else _milliseconds(start)
+        made = self.client.create_run(self.experiment_id, began, dict(tags), run_name=name)
+        given = [Param(key, str(value)) for key, value in (params or {}).items()]
+        self.client.log_batch(made.info.run_id, params=given)
+        return str(made.info.run_id)
+
+    def log(self, entry: str, points: Sequence[Record]) -> None:
+        """Adds points; each keeps the time of its record, so that one sent twice is there once."""
+        metrics = _metrics(points)
+        while batch := list(islice(metrics, BATCH)):
+            self.client.log_batch(entry, metrics=batch)
+
+    def annotate(self, entry: str, values: Mapping[str, object]) -> None:
+        """Puts numbers on a run as metrics ``fit/<name>``, and words as tags."""
+        numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
+        now = _milliseconds(time())
+        metrics = [Metric(f"fit/{key}", value, now, 0) for key, value in numbers.items()]
+        tags = [RunTag(key, str(value)) for key, value in values.items() if key not in numbers]
+        self.client.log_batch(entry, metrics=metrics, tags=tags)
+
+    def set_status(self, entry: str, status: str, moment: float) -> None:
+        """Sets MLflow's status of a run; one that says it is over ends at `moment`."""
+        if status in ("RUNNING", "SCHEDULED"):
+            self.client.update_run(entry, status=status)
+        else:
+            self.client.set_terminated(entry, status, _milliseconds(moment))
+
+    def set_tag(self, entry: str, tag: str, value: str) -> None:
+        """Sets one tag."""
+        self.client.set_tag(entry, tag, value)
+
+    def attach(self, entry: str, paths: Iterable[Path]) -> None:
+        """Adds files as artifacts."""
+        for path in paths:
+            self.client.log_artifact(entry, str(path))
+
+    def entries(self) -> dict[str, str]:
+        """run_id to MLflow's id, for every run of the experiment."""
+        entries: dict[str, str] = {}
+        token = None
+        while True:
+            wanted = f"tags.`{RUN_TAG}` != ''"
+            page = self.client.search_runs(
+                [self.experiment_id], wanted, max_results=PAGE, page_token=token
+            )
+            entries.update({item.data.tags[RUN_TAG]: item.info.run_id for item in page})
+            token = page.token
+            if not token:
+                return entries
+
+    def history(self, entries: Sequence[str], metric: str) -> Iterator[tuple[str, int, int, float]]:
+        """(MLflow's id, step, milliseconds, value) of every value of `metric`, in bulk."""
+        backend: Any = self.client._tracking_client.store
+        found = backend.get_metric_history_bulk_interval(list(entries), metric, HISTORY, None, None)
+        for item in found:
+            yield item.run_id, item.step, item.timestamp, item.value
+
+
+@contextmanager
+def reached(uri: str) -> Iterator[None]:
+    """Tells what a store raises as one clear line.
+
+    Raises:
+        ServiceError: In its place.
+    """
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise ServiceError(f"tracking.uri: {uri} is out of reach: {line[:200]}") from error
+
+
+def _metrics(points: Sequence[Record]) -> Iterator[Metric]:
+    for point in points:
+        moment, step = _milliseconds(point["time"]), point["step"]
+        yield Metric("attempt", point["attempt"], moment, step)
+        for axis, value in point["compute"].items():
+            yield Metric(f"compute/{axis}", float(value), moment, step)
+        for name, value in point["metrics"].items():
+            yield Metric(name, float(value), moment, step)
+
+
+def _milliseconds(moment: float) -> int:
+    return round(moment * 1000)
