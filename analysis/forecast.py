@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from analysis.curves import Array, Points
 from analysis.posterior import Draws
-from analysis.sigmoid import log, rise
+from analysis.projection import log
+from analysis.sigmoid import rise
 
 LEVEL = (0.025, 0.975)
 SEED_SPREAD = 1.96 * np.sqrt(2)

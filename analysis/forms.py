@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.curves import Array, Points
-from analysis.sigmoid import normal, solve
+from analysis.projection import normal, solve
 
 Rise = Callable[[Array, Array, Array], Array]
 """s(C; p, q) with C (n,) > 0 and p, q (G, 1): (G, n)."""

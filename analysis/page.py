@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from analysis.effects import Interaction
 from analysis.fits import Fit, windows
 from analysis.ranking import Analysis
-from analysis.verdicts import Interaction, Verdict
+from analysis.verdicts import Verdict
 from analysis.words import amount, chance, rate, state, unit
 
 SIGNS = {

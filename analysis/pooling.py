@@ -15,7 +15,8 @@ import numpy as np
 from scipy.special import gammaln
 
 from analysis.curves import Array, Points
-from analysis.posterior import SMALL_GAIN, Draws, draw, log_prior
+from analysis.model import SMALL_GAIN, log_prior
+from analysis.posterior import Draws, draw
 
 UNLIKE = 0.1
 FEWEST = 4

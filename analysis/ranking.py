@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from analysis import pooling, verdicts
+from analysis import effects, pooling, verdicts
 from analysis.curves import Array, Curve, CurveError, recipes
+from analysis.effects import Interaction
 from analysis.fits import Fit, judge, seed_margin, settle
 from analysis.forecast import interval
-from analysis.verdicts import Interaction, Verdict
+from analysis.verdicts import Verdict
 
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out", "adaptive")
 
@@ -129,7 +130,7 @@ def analyse(
             verdicts.compare(axis, choice, versus, pairs, analysis.margin, rng)
         )
     if strategy == "grid":
-        analysis.interactions = verdicts.interactions(analysis.fits, analysis.margin)
+        analysis.interactions = effects.interactions(analysis.fits, analysis.margin)
     return analysis
 
 
@@ -164,12 +165,12 @@ def _comparisons(
 ) -> list[tuple[str, str, str, list[verdicts.Pair]]]:
     fits = analysis.fits
     if strategy in ("one_at_a_time", "leave_one_out"):
-        found = verdicts.against_base(fits, base or {})
+        found = effects.against_base(fits, base or {})
         if found or len(fits) == 1:
             return found
         analysis.notes.append("no run of the base recipe: runs are compared with the best instead")
     elif strategy in ("grid", "adaptive"):
-        found = verdicts.within_grid(fits, base)
+        found = effects.within_grid(fits, base)
         if found:
             return found
     best = fits[0]

@@ -9,6 +9,7 @@ import pytest
 from analysis import pooling, posterior
 from analysis.curves import Points
 from analysis.forecast import half_width, interval
+from analysis.model import SMALL_GAIN
 from analysis.posterior import Draws
 from tests.analysis.simulate import one
 
@@ -28,7 +29,7 @@ def recipes(last: float, count: int = 10) -> tuple[list[tuple[Points, Draws]], n
 def test_the_shared_prior_is_where_the_recipes_are() -> None:
     found, A = recipes(8000)
     shared = pooling.learn(found)
-    assert np.exp(shared.mean[0]) == pytest.approx(A.mean() - 0.2 + posterior.SMALL_GAIN, rel=0.03)
+    assert np.exp(shared.mean[0]) == pytest.approx(A.mean() - 0.2 + SMALL_GAIN, rel=0.03)
     assert np.exp(shared.mean[1]) == pytest.approx(1.8, rel=0.15)
     assert np.exp(shared.mean[2]) == pytest.approx(2700, rel=0.2)
     assert np.sqrt(shared.covariance[0, 0]) < pooling.START_SD[0]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis import posterior, sigmoid
+from analysis import model, posterior, sigmoid
 from analysis.curves import curve, points
 from analysis.forecast import half_width, interval
 from tests.analysis.simulate import SCALERL, compute, noise, one, run
@@ -115,7 +115,7 @@ def test_the_default_prior_has_unit_mass() -> None:
     A, v, u = np.meshgrid(
         np.linspace(R0, 1, 400), np.linspace(-3, 4, 60), np.linspace(0, 16, 60), indexing="ij"
     )
-    density = np.exp(posterior.log_prior(p, A, v, u, np.full(A.shape, R0)))
+    density = np.exp(model.log_prior(p, A, v, u, np.full(A.shape, R0)))
     cell = (0.8 / 399) * (7 / 59) * (16 / 59)
     assert density.sum() * cell == pytest.approx(1, rel=0.02)
 

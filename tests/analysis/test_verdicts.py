@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from analysis import verdicts
+from analysis import effects, verdicts
 from analysis.curves import Curve
 from analysis.fits import Fit, judge
 from analysis.ranking import Analysis, Options, analyse
@@ -113,7 +113,7 @@ def test_main_effects_of_a_grid_average_over_matched_pairs() -> None:
             len(pairs),
             verdicts.compare(axis, choice, versus, pairs, 0.02, rng),
         )
-        for axis, choice, versus, pairs in verdicts.within_grid(fits, None)
+        for axis, choice, versus, pairs in effects.within_grid(fits, None)
     }
     assert set(found) == {("loss", "grpo"), ("precision", "bf16"), ("batch", found_batch(found))}
     versus, pairs, v = found["loss", "grpo"]
@@ -122,7 +122,7 @@ def test_main_effects_of_a_grid_average_over_matched_pairs() -> None:
     assert v.evidence.endswith("over 4 pairs")
     assert found["precision", "bf16"][2].verdict == "lower ceiling"
     assert found["batch", found_batch(found)][2].verdict == "no difference"
-    assert verdicts.interactions(fits, 0.02) == []
+    assert effects.interactions(fits, 0.02) == []
 
 
 def found_batch(found: Mapping[tuple[str, str], object]) -> str:
@@ -131,7 +131,7 @@ def found_batch(found: Mapping[tuple[str, str], object]) -> str:
 
 def test_interactions_that_matter_are_found_with_their_size() -> None:
     fits = grid({("loss", "cispo"): 0.03, ("loss", "cispo", "precision", "fp32"): 0.05})
-    (i,) = verdicts.interactions(fits, 0.02)
+    (i,) = effects.interactions(fits, 0.02)
     assert i.axes == ("loss", "precision")
     assert i.choices == ("cispo", "fp32")
     assert i.versus == ("grpo", "bf16")
@@ -142,7 +142,7 @@ def test_interactions_that_matter_are_found_with_their_size() -> None:
 def test_a_grid_is_compared_with_the_base_where_one_is_given() -> None:
     fits = grid({})
     base = {axis: level[0] for axis, level in LEVELS.items()}
-    found = verdicts.within_grid(fits, base)
+    found = effects.within_grid(fits, base)
     assert [(axis, choice, versus) for axis, choice, versus, _ in found] == [
         (axis, level[1], level[0]) for axis, level in LEVELS.items()
     ]
@@ -152,7 +152,7 @@ def test_unstable_runs_leave_their_pairs_and_only_then_the_verdict() -> None:
     fits = grid({("loss", "cispo"): 0.06})
     fits[0].health.problems.append("broken")
     rng = np.random.default_rng(0)
-    pairs = next(p for axis, *_, p in verdicts.within_grid(fits, None) if axis == "loss")
+    pairs = next(p for axis, *_, p in effects.within_grid(fits, None) if axis == "loss")
     v = verdicts.compare("loss", "grpo", "cispo", pairs, 0.02, rng)
     assert v.verdict == "lower ceiling"
     assert v.evidence.endswith("over 3 pairs")
