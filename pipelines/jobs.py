@@ -12,6 +12,8 @@ from recipes.config import Budget
 SQUEUE = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T")
 SQUEUE_TIMEOUT_S = 20
 RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING")
+ENDED = {"failed": "failed", "cancelled": "stopped"}
+"""State after an end that only a person changes."""
 
 
 class Jobs:
@@ -34,8 +36,8 @@ class Jobs:
         last = history.last
         if last is None:
             return "planned"
-        if last["event"] in ("failed", "stopped"):
-            return str(last["event"])
+        if last["event"] in ENDED:
+            return ENDED[last["event"]]
         if last["event"] in ("planned", "submitted", "started", "requeued"):
             return self._waiting(last)
         return "planned"

@@ -26,7 +26,7 @@ TURNS = (
     "died",
     "interrupted",
     "requeued",
-    "stopped",
+    "cancelled",
 )
 """Events that say where a run stands; the last one counts. Others (checkpoint) are news."""
 LANE_START_S = 15.0

@@ -31,7 +31,7 @@ STATUS = {
     "failed": "FAILED",
     "died": "KILLED",
     "interrupted": "KILLED",
-    "stopped": "KILLED",
+    "cancelled": "KILLED",
     "requeued": "SCHEDULED",
 }
 """Event to MLflow's status of a run."""

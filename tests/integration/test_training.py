@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from pipelines import launch
-from pipelines.config import Tracking
+from pipelines.config import Cluster, Tracking
 from pipelines.follow import follow
 from pipelines.ledger import Ledger, RunFiles
 from pipelines.tracking import open_store, read_curves, sync
@@ -19,10 +19,10 @@ from tests.fakes import eval_points, make_plan, tiny_config
 STEPS = 40
 
 
-def config() -> RunConfig:
+def config(loss: str) -> RunConfig:
     """A small run of the embedded model as it is by default: a smaller one never solves a task."""
     return tiny_config(
-        steps=STEPS, batch=Batch(4, 8), model=Model(), execution=Execution(threads=1)
+        loss, steps=STEPS, batch=Batch(4, 8), model=Model(), execution=Execution(threads=1)
     )
 
 
@@ -38,7 +38,9 @@ def training_points(run: RunFiles) -> list[tuple[int, float, float]]:
 def test_run_killed_half_way_equals_one_that_was_not_value_by_value(
     root: Path, ledger: Ledger, tmp_path: Path, fresh_store: Path, signals: None
 ) -> None:
-    plan = make_plan(root, [config()])
+    # Two runs in one lane, so that it is still there when the first is launched again.
+    configs = [config("grpo"), config("cispo")]
+    plan = make_plan(root, configs, cluster=Cluster(parallel=1))
     run = ledger.run(plan.runs[0].run_id)
     launch.launch(plan, ledger)
     end = time.monotonic() + 120
@@ -64,10 +66,10 @@ def test_run_killed_half_way_equals_one_that_was_not_value_by_value(
     rewards = [reward for _, _, reward in training_points(run)]
     assert len(set(rewards)) > 1  # or equality would say nothing
 
-    sync(ledger, [run.run_id])
-    assert sync(ledger, [run.run_id]) == 0
+    run_ids = [planned.run_id for planned in plan.runs]
+    assert sync(ledger, run_ids) == 0
     store = open_store(ledger, Tracking())
-    curves = read_curves(store, [run.run_id], "eval/pass_rate", "flops")
+    curves = read_curves(store, run_ids, "eval/pass_rate", "flops")
     assert eval_points(curves[run.run_id]) == evaluations
-    (entry,) = store.client.search_runs([store.experiment_id])
-    assert entry.info.status == "FINISHED"
+    entries = store.client.search_runs([store.experiment_id])
+    assert [entry.info.status for entry in entries] == ["FINISHED", "FINISHED"]

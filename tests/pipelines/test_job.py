@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipelines import files, job, launch
+from pipelines.config import Tracking
 from pipelines.ledger import Ledger, RunFiles
+from pipelines.tracking import open_store, read_curves, sync
 from recipes.config import Budget, RunConfig
 from tests.fakes import eval_points, planned, tiny_config
 
@@ -193,3 +195,21 @@ def test_store_that_hangs_delays_the_end_of_a_run_by_a_bounded_time(
         train(ledger, run)
         assert time.monotonic() - began < 3
     assert run.history().turn == "finished"
+
+
+def test_store_that_is_down_costs_nothing_and_gets_everything_later(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.tracking.FLUSH_S", 0.2)
+    run = ask(ledger, tiny_config(steps=20))
+    ledger.store.rename(ledger.root / "away.db")
+    ledger.store.mkdir()  # no database can be opened there
+    assert train(ledger, run) is None
+    assert run.history().turn == "finished"
+    ledger.store.rmdir()
+    (ledger.root / "away.db").rename(ledger.store)
+    sync(ledger, [run.run_id])
+    assert sync(ledger, [run.run_id]) == 0
+    store = open_store(ledger, Tracking())
+    curves = read_curves(store, [run.run_id], "eval/pass_rate", "flops")
+    assert eval_points(curves[run.run_id]) == eval_points(run.points())

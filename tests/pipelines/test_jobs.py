@@ -79,7 +79,7 @@ def test_completed_depends_on_the_budget_asked_for(run: RunFiles) -> None:
     ("event", "expected"),
     [
         ("failed", "failed"),
-        ("stopped", "stopped"),
+        ("cancelled", "stopped"),
         ("died", "planned"),
         ("interrupted", "planned"),
         ("finished", "planned"),
