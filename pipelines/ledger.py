@@ -17,6 +17,8 @@ from pipelines import files
 from pipelines.files import Record
 from recipes.config import Budget
 
+Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""The C one, where PyYAML has it: a thousand runs are written in seconds less."""
 TURNS = (
     "planned",
     "submitted",
@@ -130,7 +132,8 @@ class RunFiles:
         """Makes the folder, with its resolved configuration; what exists is left as it is."""
         self.logs.mkdir(parents=True, exist_ok=True)
         if not self.config_file.exists():
-            files.write(self.config_file, yaml.safe_dump(dict(resolved), sort_keys=False))
+            text = yaml.dump(dict(resolved), Dumper=Dumper, sort_keys=False)
+            files.write(self.config_file, text)
 
     def config(self) -> dict[str, Any]:
         """The resolved configuration the run was created with."""
