@@ -16,8 +16,8 @@ FEWEST = 5
 RISE_SEEN = 0.75
 """Fraction of the gain a run must have made, at least, before its ceiling counts as seen. On the
 paper's curve at 4k GPU-hours it is 0.70, and intervals that look narrow there cover badly."""
-BOUNDED = 0.1
-"""A ceiling known to a tenth of the run's gain is bounded, if not to the margin."""
+BOUNDED = 0.05
+"""A ceiling known to a twentieth of the run's gain is bounded, if not to the margin."""
 CUTS = (0.0, 0.03, 0.1, 0.2)
 """Early cuts tried, as fractions of the last compute: the paper's 1.5k and 5k of 50k GPU-hours are
 0.03 and 0.1 (ICLR version, on window sensitivity)."""

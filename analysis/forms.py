@@ -18,7 +18,7 @@ Rise = Callable[[Array, Array, Array], Array]
 STEPS = 25
 ZOOMS = 5
 TAIL = 0.5
-"""The last half of the compute is held out, as the paper does (arXiv 2510.13786, section 4)."""
+"""The last half of the compute is held out, as the paper does (arXiv 2510.13786)."""
 FEWEST = 5
 """Points needed on either side."""
 POOR = 1.5
@@ -41,9 +41,9 @@ _SCALE = (float(np.log(1e-3)), float(np.log(1e2)))
 _POWER = (float(np.log(0.05)), float(np.log(8.0)))
 
 FORMS: dict[str, Form] = {
-    # arXiv 2510.13786, section 3.
+    # arXiv 2510.13786.
     "sigmoid": Form(lambda C, p, q: 1 / (1 + (np.exp(p) / C) ** np.exp(q)), _SCALE, _POWER),
-    # A - D (C + C0)^-B, the saturating power law of pre-training (arXiv 2001.08361).
+    # A - D (C + C0)^-B, the saturating power law of pre-training (arXiv 2010.14701).
     "power law": Form(lambda C, p, q: 1 - (1 + C * np.exp(-p)) ** -np.exp(q), _SCALE, _POWER),
     "exponential": Form(lambda C, p, q: -np.expm1(-C * np.exp(-p)), _SCALE),
     # Weibull: exponential with a power in time, as in arXiv 2103.10948, a review of such curves.

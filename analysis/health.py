@@ -8,7 +8,7 @@ import numpy as np
 from analysis.curves import Array, Curve
 
 TRUNCATION_LIMIT = 0.10
-"""Runs above it broke soon after; healthy ones stay under 5% (arXiv 2510.13786, section 6)."""
+"""Runs above it broke soon after; healthy ones stay under 5% (arXiv 2510.13786)."""
 COLLAPSE_FRACTION = 0.25
 COLLAPSE_LEAST = 0.03
 """A reward fallen by a quarter of the run's gain, and by at least three points, has collapsed:

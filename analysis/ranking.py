@@ -26,7 +26,7 @@ class Options:
     """Only points with compute <= until are fitted."""
     margin: float = 0.02
     """Differences in A within it are none: three runs of one recipe differ by up to 0.015
-    (arXiv 2510.13786, section 3)."""
+    (arXiv 2510.13786)."""
     skip_below: float | None = None
     """Points with compute < skip_below are left out (the paper: about the first epoch)."""
     compute_axis: str = "compute"
@@ -105,10 +105,26 @@ def analyse(
     Raises:
         CurveError: No curves, or an unknown strategy.
     """
-    if not curves:
-        raise CurveError("curves: got none, allowed: at least one run")
     if strategy is not None and strategy not in STRATEGIES:
         raise CurveError(f"strategy: got {strategy!r}, allowed: {' | '.join(STRATEGIES)}")
+    analysis = order(curves, options)
+    rng = np.random.default_rng(options.seed)
+    for axis, choice, versus, pairs in _comparisons(analysis, strategy, base):
+        verdict = verdicts.compare(axis, choice, versus, pairs, analysis.margin, rng)
+        analysis.verdicts.append(verdict)
+    if strategy == "grid":
+        analysis.interactions = effects.interactions(analysis.fits, analysis.margin)
+    return analysis
+
+
+def order(curves: Sequence[Curve], options: Options = Options()) -> Analysis:
+    """Fits, probabilities and order alone, without verdicts: what a race asks for at every pass.
+
+    Raises:
+        CurveError: No curves.
+    """
+    if not curves:
+        raise CurveError("curves: got none, allowed: at least one run")
     rng = np.random.default_rng(options.seed)
     fits = judge(
         recipes(curves),
@@ -125,12 +141,6 @@ def analyse(
         _pool(analysis, rng)
     _probabilities(analysis)
     analysis.fits = _ordered(analysis, rng)
-    for axis, choice, versus, pairs in _comparisons(analysis, strategy, base):
-        analysis.verdicts.append(
-            verdicts.compare(axis, choice, versus, pairs, analysis.margin, rng)
-        )
-    if strategy == "grid":
-        analysis.interactions = effects.interactions(analysis.fits, analysis.margin)
     return analysis
 
 
@@ -213,9 +223,7 @@ def _ordered(analysis: Analysis, rng: np.random.Generator) -> list[Fit]:
 def _by_ceiling(fits: Sequence[Fit], margin: float, rng: np.random.Generator) -> list[Fit]:
     """The leader's group is all within the margin of it; then the next group, and so on."""
     ceilings = {
-        f.run: float(np.median(d)) if f.resolved else interval(d)[0]
-        for f in fits
-        for d in (_draws_at(f, None),)
+        f.run: f.best.A if f.resolved and f.best else interval(_draws_at(f, None))[0] for f in fits
     }
     left = sorted(fits, key=lambda f: -ceilings[f.run])
     ordered: list[Fit] = []

@@ -1,6 +1,6 @@
 """The saturating curve R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B) and its least-squares fit.
 
-Source: arXiv 2510.13786, section 3. A is the reward at infinite compute, R0 at none, C_mid the
+Source: arXiv 2510.13786. A is the reward at infinite compute, R0 at none, C_mid the
 compute at half of the gain and B the efficiency exponent. `analysis.projection` has the search.
 """
 
@@ -20,7 +20,7 @@ C_MID_BELOW, C_MID_ABOVE = 30.0, 1e4
 """C_mid is searched from 1/30 of the first compute to 10^4 times the last."""
 PAPER_A = np.linspace(0.450, 0.800, 71)
 PAPER_C_MID = np.linspace(100.0, 40000.0, 100)
-"""The paper's lattice (arXiv 2510.13786, appendix on fitting)."""
+"""The paper's lattice (arXiv 2510.13786)."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def compare(
     """The verdict on a choice from recipes that differ in nothing else, averaged over the pairs.
 
     Beyond the margin A decides. Within it each pair's A is fixed to the value they share, B is
-    refitted, and the higher B is the faster (arXiv 2510.13786, section 3.2).
+    refitted, and the higher B is the faster (arXiv 2510.13786).
     """
     runs = [a.run for a, _ in pairs]
     sound = [(a, b) for a, b in pairs if a.stable and b.stable]

@@ -44,8 +44,8 @@ def picks(runs: list[curves.Curve]) -> dict[str, int]:
         ),
     }
     for name, pool in (("ours", True), ("ours, each alone", False)):
-        order = ranking.analyse(runs, ranking.Options(at=TARGET, pool=pool)).order
-        found[name] = int(order[0].removeprefix("choice-"))
+        best = ranking.order(runs, ranking.Options(at=TARGET, pool=pool)).order[0]
+        found[name] = int(best.removeprefix("choice-"))
     return found
 
 
@@ -65,7 +65,7 @@ def compare(last: float, count: int, rng: np.random.Generator) -> dict[str, floa
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sweeps", type=int, default=500)
+    parser.add_argument("--sweeps", help="for each of the two designs", type=int, default=250)
     count = parser.parse_args().sweeps
     generator = np.random.default_rng(0)
     keep("ranking", {"designs": [compare(last, count, generator) for last in (4000.0, 8000.0)]})
