@@ -42,6 +42,11 @@ class Jobs:
             return self._waiting(last)
         return "planned"
 
+    @property
+    def slurm_answers(self) -> bool:
+        """Whether there is a Slurm, and it answers."""
+        return self._queue is not None
+
     def _waiting(self, last: Record) -> str:
         if "job" not in last:
             local = last["event"] == "planned" and last["cluster"] == "local"

@@ -66,19 +66,18 @@ def launch(plan: Plan, ledger: Ledger, *, retry: bool = False) -> LaunchReport:
     with _writable(ledger), files.locked(ledger.launch_lock):
         jobs = Jobs(ledger)
         states = {run.run_id: _state(jobs, ledger, run) for run in plan.runs}
-        if "unknown" in states.values():
-            raise ServiceError("cluster: Slurm does not answer (squeue), so nothing was submitted")
+        cluster = plan.settings.cluster
+        if "unknown" in states.values() or not (cluster.kind == "local" or jobs.slurm_answers):
+            raise ServiceError("cluster: Slurm does not answer (squeue); nothing was submitted")
         wanted = ("planned", "failed", "stopped") if retry else ("planned",)
         todo = [run for run in plan.runs if states[run.run_id] in wanted]
+        request = prepare(ledger, plan.settings, todo) if todo else {}
         code = snapshot.take(ledger)
         report = LaunchReport(plan.sweep, states, [run.run_id for run in todo])
         report.notes.extend(_notes(ledger, plan, states, code, retry=retry))
-        if todo:
-            request = prepare(ledger, plan.settings, todo, code)
-            for run in todo:
-                write_request(ledger, plan.sweep, run, request)
+        for run in todo:
+            write_request(ledger, plan.sweep, run, {**request, **_names(code)})
         _write_manifest(ledger, plan, code)
-        cluster = plan.settings.cluster
         if cluster.kind == "local":
             submit.top_up(ledger, cluster)
         elif todo:
@@ -99,8 +98,8 @@ def train_here(run: PlannedRun, settings: Settings, ledger: Ledger) -> RunStatus
     with _writable(ledger), files.locked(ledger.launch_lock):
         if _state(Jobs(ledger), ledger, run) == "completed":
             return _status(ledger, run)
-        request = prepare(ledger, settings, [run], snapshot.take(ledger))
-        write_request(ledger, "", run, {**request, "cluster": "here"})
+        request = prepare(ledger, settings, [run]) | {"cluster": "here"}
+        write_request(ledger, "", run, {**request, **_names(snapshot.take(ledger))})
         taken = job.claim(ledger.run(run.run_id))
     if taken is None:
         raise UserError(f"run {run.run_id}: is being trained, by another process")
@@ -111,9 +110,7 @@ def train_here(run: PlannedRun, settings: Settings, ledger: Ledger) -> RunStatus
     return _status(ledger, run)
 
 
-def prepare(
-    ledger: Ledger, settings: Settings, runs: Sequence[PlannedRun], code: Snapshot
-) -> Record:
+def prepare(ledger: Ledger, settings: Settings, runs: Sequence[PlannedRun]) -> Record:
     """What jobs find ready when they start: the experiment, and the models that are built here.
 
     Returns:
@@ -136,8 +133,6 @@ def prepare(
     return {
         "cluster": cluster.kind,
         "threads": max(1, cpus),
-        "snapshot": code.folder.name,
-        "recipes": code.recipes,
         "tracking": {**asdict(settings.tracking), "experiment_id": experiment_id},
     }
 
@@ -157,6 +152,10 @@ def write_request(ledger: Ledger, sweep: str, run: PlannedRun, request: Record) 
         execution=asdict(replace(execution, threads=execution.threads or request["threads"])),
         **request,
     )
+
+
+def _names(code: Snapshot) -> Record:
+    return {"snapshot": code.folder.name, "recipes": code.recipes, "commit": code.commit}
 
 
 def _status(ledger: Ledger, run: PlannedRun) -> RunStatus:
@@ -195,9 +194,7 @@ def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
         "cluster": asdict(plan.settings.cluster),
         "tracking": asdict(plan.settings.tracking),
         "versions": {"python": python_version(), **{name: version(name) for name in VERSIONS}},
-        "commit": code.commit,
-        "recipes": code.recipes,
-        "snapshot": code.folder.name,
+        **_names(code),
         "runs": plan.rows(),
     }
     files.write_json(sweep.manifest_file, document)

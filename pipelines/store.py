@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -25,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines import files
 from pipelines.config import Tracking
-from pipelines.errors import ServiceError
+from pipelines.errors import ServiceError, UserError
 from pipelines.files import Record
 from pipelines.ledger import Ledger
 
@@ -35,6 +36,8 @@ BATCH = 1000
 """Metrics in one request: the most that MLflow takes (mlflow/utils/validation.py)."""
 PAGE = 1000
 """Runs in one answer: the most that MLflow gives."""
+LINE = 120
+"""Characters of a store's own words that are shown."""
 HISTORY = 25_000
 """Points of one metric of one run that are read at most (MLflow's own bound)."""
 
@@ -149,12 +152,20 @@ def reached(uri: str) -> Iterator[None]:
 
     Raises:
         ServiceError: In its place.
+        UserError: A driver that the address needs is not installed.
     """
     try:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise ServiceError(f"tracking.uri: {uri} is out of reach: {line[:200]}") from error
+        line = str(error).strip().splitlines()[0][:LINE]
+        raise ServiceError(f"tracking.uri: {shown(uri)} is out of reach: {line}") from error
+    except ModuleNotFoundError as error:  # PostgreSQL's driver is an extra
+        raise UserError(f"tracking.uri: {shown(uri)}: {error} (pip install .[server])") from error
+
+
+def shown(uri: str) -> str:
+    """`uri` as it may be shown: without a name and password."""
+    return re.sub(r"//[^/@]*@", "//", uri)
 
 
 def _metrics(points: Sequence[Record]) -> Iterator[Metric]:

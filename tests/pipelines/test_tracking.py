@@ -13,7 +13,7 @@ from pipelines import files, launch, tracking
 from pipelines.config import Tracking
 from pipelines.errors import ServiceError
 from pipelines.ledger import Ledger, RunFiles
-from pipelines.store import Store
+from pipelines.store import Store, shown
 from pipelines.tracking import log_ranking, open_store, read_curves, ship, sync
 from tests.fakes import eval_points, planned, tiny_config
 
@@ -235,6 +235,11 @@ def test_address_that_cannot_be_reached_is_one_line(ledger: Ledger) -> None:
         open_store(ledger, Tracking(uri="http://127.0.0.1:9"))
     assert len(str(caught.value).splitlines()) == 1
     assert time.monotonic() - began < 20
+
+
+def test_password_in_an_address_is_not_shown() -> None:
+    assert shown("postgresql://me:secret@host:5432/db") == "postgresql://host:5432/db"
+    assert shown("sqlite:////a/b@c.db") == "sqlite:////a/b@c.db"
 
 
 def test_cursor_says_which_store_it_is_about(ledger: Ledger, store: Store, run: RunFiles) -> None:
