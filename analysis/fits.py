@@ -18,6 +18,8 @@ RISE_SEEN = 0.75
 paper's curve at 4k GPU-hours it is 0.70, and intervals that look narrow there cover badly."""
 BOUNDED = 0.05
 """A ceiling known to a twentieth of the run's gain is bounded, if not to the margin."""
+PLATEAU = 0.02
+"""A run with no more than this left to gain (the paper's margin) has levelled off."""
 CUTS = (0.0, 0.03, 0.1, 0.2)
 """Early cuts tried, as fractions of the last compute: the paper's 1.5k and 5k of 50k GPU-hours are
 0.03 and 0.1 (ICLR version, on window sensitivity)."""
@@ -59,7 +61,7 @@ class Fit:
     probability_best: float | None = None
     tail_errors: dict[str, float] = field(default_factory=dict)
     """Error of every form of `analysis.forms` on the held-out last half, where the sigmoid's is
-    well above the noise."""
+    beyond the noise and its own interval."""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -82,6 +84,9 @@ class Fit:
                 f"by {self.tail_errors['sigmoid']:.3f}, a {self.better_form} by "
                 f"{self.tail_errors[self.better_form]:.3f}"
             )
+        rest = self.left_to_gain
+        if self.resolved and rest is not None and rest <= PLATEAU:
+            said.append(f"plateau: at most {rest:.3f} left to gain")
         if self.draws is None:
             said.append(f"{len(self.points)} usable points: {FEWEST} past the start are needed")
         elif not self.resolved:
@@ -99,6 +104,26 @@ class Fit:
     def noise(self) -> float:
         """Standard deviation of one point."""
         return 0.0 if self.draws is None else float(np.median(self.draws.sigma))
+
+    @property
+    def left_to_gain(self) -> float | None:
+        """What the ceiling may still add to the last point, at most (97.5%)."""
+        if self.draws is None:
+            return None
+        rest = self.draws.A - self.draws.at(np.array([self.last_compute]))[:, 0]
+        return float(np.quantile(rest, LEVEL[1]))
+
+    @property
+    def prompt_error(self) -> float | None:
+        """Standard error common to all points: another sample of prompts shifts the whole curve.
+
+        It is the part of the points' standard errors that does not show as scatter around the
+        curve. Intervals leave it out, since it cancels between runs on the same prompts.
+        """
+        errors = [c.stderr for c in self.seeds if c.stderr is not None]
+        if not errors or self.draws is None:
+            return None
+        return float(np.sqrt(max(np.median(np.concatenate(errors)) ** 2 - self.noise**2, 0.0)))
 
     @property
     def better_form(self) -> str | None:
@@ -145,16 +170,19 @@ def judge(
         f.rmse = float(np.sqrt(np.mean(f.residuals**2)))
         f.draws = posterior.draw(f.points, rng)
         settle(f, margin)
-    _try_rivals(enough)
+    _try_rivals(enough, rng)
     return fits
 
 
-def _try_rivals(fits: Sequence[Fit]) -> None:
-    """Compare the forms where the sigmoid, fitted on the first half, misses the second."""
+def _try_rivals(fits: Sequence[Fit], rng: np.random.Generator) -> None:
+    """Compare the forms where the sigmoid's first half, with its interval, misses the second."""
     tried = [(f, halves) for f in fits if (halves := forms.split(f.points)) is not None]
     early = _least_squares([head for _, (head, _) in tried])
-    for (f, (_, tail)), curve in zip(tried, early, strict=True):
-        if forms.tail_error(curve.at, tail) > forms.POOR * f.noise:
+    for (f, (head, tail)), curve in zip(tried, early, strict=True):
+        if forms.tail_error(curve.at, tail) <= forms.POOR * f.noise:
+            continue
+        low, high = interval(posterior.draw(head, rng).at(tail.compute).mean(axis=1))
+        if not low <= tail.reward.mean() <= high:
             f.tail_errors = forms.tail_errors(f.points)
 
 

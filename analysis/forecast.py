@@ -86,12 +86,15 @@ class Crossing:
     """Where, among the draws that do."""
 
 
-def crossing(a: Draws, b: Draws, low: float, high: float) -> Crossing:
-    """The last compute in [low, high] at which the order of two curves changes."""
-    compute = np.geomspace(low, high, 400)
-    ahead = a.at(compute) > b.at(compute)
-    change = ahead[:, 1:] != ahead[:, :-1]
-    crosses = change.any(axis=1)
+def crossing(a: Draws, b: Draws, low: float, high: float, lead: float = 0.0) -> Crossing:
+    """The last compute in [low, high] at which the order of two curves changes.
+
+    Only where the one that ends behind led by more than `lead` before.
+    """
+    compute = np.geomspace(low, high, 200)
+    gap = a.at(compute) - b.at(compute)
+    change = (gap[:, 1:] > 0) != (gap[:, :-1] > 0)
+    crosses = change.any(axis=1) & ((-np.sign(gap[:, -1:]) * gap).max(axis=1) > lead)
     if not crosses.any():
         return Crossing(0.0, None)
     last = change.shape[1] - 1 - change[crosses, ::-1].argmax(axis=1)

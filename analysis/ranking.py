@@ -251,6 +251,7 @@ def _row(f: Fit, at: float | None) -> dict[str, Any]:
         row[f"{name}_interval"] = f.interval(name)
     row |= {
         "rmse": f.rmse,
+        "prompt_error": f.prompt_error,
         "n_points": int(np.count_nonzero(f.points.compute)),
         "resolved": f.resolved,
         "stable": f.stable,

@@ -81,6 +81,23 @@ def test_the_margin_measured_from_seeds_is_their_reproducibility() -> None:
     assert alone.notes[0].startswith("margin not measured")
 
 
+def test_a_run_that_has_levelled_says_so() -> None:
+    (f,) = analyse([run(last=40000)]).fits
+    assert f.left_to_gain is not None
+    assert f.left_to_gain < 0.005
+    assert f.notes == [f"plateau: at most {f.left_to_gain:.3f} left to gain"]
+    assert analyse([run(last=6000)]).fits[0].notes == []
+
+
+def test_the_error_the_prompts_share_is_what_does_not_scatter() -> None:
+    C, rng = compute(8000), np.random.default_rng(0)
+    reward = sigmoid.value(C, *SCALERL) + rng.normal(0, 0.006, len(C))
+    given = curve("a", C, reward, np.full(len(C), 0.010))  # 0.006 of it scatter, 0.008 shared
+    (row,) = analyse([given]).document()["fits"]
+    assert row["prompt_error"] == pytest.approx(0.008, abs=0.0012)
+    assert analyse([run()]).document()["fits"][0]["prompt_error"] is None
+
+
 def test_windows_of_points_are_honoured() -> None:
     (row,) = analyse([run()], Options(until=5000, skip_below=1500)).document()["fits"]
     assert row["n_points"] == 24  # 1500, 1650 ... 4950

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from analysis import effects, verdicts
+from analysis import effects, sigmoid, verdicts
 from analysis.curves import Curve
 from analysis.fits import Fit, judge
 from analysis.ranking import Analysis, Options, analyse
@@ -79,6 +79,21 @@ def test_an_unresolved_verdict_says_what_would_settle_it() -> None:
     assert v.verdict == "unresolved"
     assert v.needed_compute is not None
     assert 2500 < v.needed_compute < 12000
+
+
+def test_curves_that_cross_say_where() -> None:
+    late = run("late", (0.66, 1.7, 6000, 0.2), last=16000, seed=1, choices={**BASE, "loss": "late"})
+    base = run("base", (0.58, 1.9, 2000, 0.2), last=16000, seed=2, choices=BASE)
+    (v,) = analyse([base, late], Options(), "one_at_a_time", BASE).verdicts
+    assert v.verdict == "higher ceiling"
+    assert v.crossing is not None
+    gap = sigmoid.value(v.crossing, 0.66, 1.7, 6000, 0.2) - sigmoid.value(
+        v.crossing, 0.58, 1.9, 2000, 0.2
+    )
+    assert abs(float(gap)) < 0.01
+    assert f"the curves cross at {v.crossing:.3g}" in v.evidence
+    found = sweep(changed("down", (0.52, 1.92, 2542, 0.2), 2, loss="down"))
+    assert found.verdicts[0].crossing is None
 
 
 def test_without_the_base_runs_are_compared_with_the_best() -> None:
