@@ -24,8 +24,9 @@ class Checkpoints:
         """Complete checkpoints by ascending step."""
         if not self.folder.is_dir():
             return []
-        found = {path: re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.iterdir()}
-        return sorted(path for path, match in found.items() if match)
+        found = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.iterdir())
+        steps = sorted(int(match[1]) for match in found if match)
+        return [self._of(step) for step in steps]
 
     def latest(self) -> Path | None:
         """The last complete checkpoint, if there is one."""
@@ -41,13 +42,16 @@ class Checkpoints:
     def publish(self, written: Path, step: int, state: dict[str, Any]) -> Path:
         """Makes the folder `written`, which is in `aside`, a checkpoint; deletes old ones."""
         (written / STATE).write_text(json.dumps(state))
-        target = self.folder / f"step-{step:06d}"
-        shutil.rmtree(target, ignore_errors=True)
+        target = self._of(step)
         written.replace(target)
         for old in self.all()[: -self.keep]:
-            shutil.rmtree(old)
+            old.replace(self.aside / old.name)  # so that one half deleted is no checkpoint
+        self.clear_aside()
         return target
 
     def clear_aside(self) -> None:
-        """Deletes what an interrupted attempt had half written."""
+        """Deletes old checkpoints, and what an interrupted attempt had half written."""
         shutil.rmtree(self.aside, ignore_errors=True)
+
+    def _of(self, step: int) -> Path:
+        return self.folder / f"step-{step:06d}"

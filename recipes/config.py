@@ -224,11 +224,16 @@ class Task:
             allowed = f"more than task.max_digits = {self.max_digits}, for the end token"
             raise ConfigError("task.max_completion_tokens", self.max_completion_tokens, allowed)
         _at_least("task.temperature", self.temperature, 0, strictly=True)
-        half = sum(10**digits for digits in range(self.min_digits, self.max_digits + 1)) // 2
+        half = self.prompts // 2
         if not 2 <= self.eval_prompts <= half:
             allowed = f"a number from 2 to {half}, half of the prompts there are"
             raise ConfigError("task.eval_prompts", self.eval_prompts, allowed)
         _at_least("task.eval_samples", self.eval_samples, 1)
+
+    @property
+    def prompts(self) -> int:
+        """Prompts there are, to train on and held out."""
+        return sum(10**digits for digits in range(self.min_digits, self.max_digits + 1))
 
 
 @dataclass
@@ -295,6 +300,10 @@ class RunConfig:
         if self.loss.name in FIXED_AGGREGATION and self.aggregation.over != "native":
             allowed = f"native, with loss.name={self.loss.name}"
             raise ConfigError("aggregation.over", self.aggregation.over, allowed)
+        train = self.task.prompts - self.task.eval_prompts
+        if self.batch.prompts > train:
+            allowed = f"at most {train}, the prompts to train on"
+            raise ConfigError("batch.prompts", self.batch.prompts, allowed)
         self._check_schedule()
         self._check_micro_batch()
 

@@ -69,7 +69,7 @@ class Meter:
     generated_tokens: int = 0
     trained_tokens: int = 0
     device_seconds: float = 0.0
-    """Training wall time x devices; CPU runs count one device."""
+    """Training wall time x devices; a CPU run's devices are its threads, so it counts core time."""
 
     def rollout(self, prompt_tokens: int, generated_tokens: int) -> None:
         """Counts a generated batch: prefilled prompts and new tokens."""

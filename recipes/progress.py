@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from recipes.config import RunConfig
@@ -103,7 +104,8 @@ class Progress(TrainerCallback):
     ) -> None:
         """Counts the step, and decides what follows it."""
         seconds = time.perf_counter() - self._step_began
-        self.meter.step(self._batch_tokens, seconds * args.world_size)
+        threads = torch.get_num_threads() if args.device.type == "cpu" else 1
+        self.meter.step(self._batch_tokens, seconds * args.world_size * threads)
         due = state.global_step % self.config.budget.eval_every == 0
         self.interrupted = not self.finished and self.sink.should_stop()
         control.should_evaluate = due or self.finished

@@ -18,11 +18,8 @@ MAX_TRAIN_PROMPTS = 20_000
 
 def build(task: Task) -> TaskData:
     """Strings of `min_digits` to `max_digits` digits, some to train on and others held out."""
-    lengths = range(task.min_digits, task.max_digits + 1)
-    total = sum(10**length for length in lengths)
-    chosen = random.Random(SEED).sample(
-        range(total), min(total, task.eval_prompts + MAX_TRAIN_PROMPTS)
-    )
+    listed = min(task.prompts, task.eval_prompts + MAX_TRAIN_PROMPTS)
+    chosen = random.Random(SEED).sample(range(task.prompts), listed)
     rows = [_row(_string(index, task.min_digits)) for index in chosen]
     return TaskData(rows[task.eval_prompts :], rows[: task.eval_prompts], reward)
 

@@ -57,6 +57,10 @@ BAD: list[tuple[Build, str]] = [
     (lambda: Execution(threads=0), "execution.threads: got 0, allowed: a number >= 1"),
     (lambda: RunConfig(seed=-1), "seed: got -1, allowed: a number from 0"),
     (
+        lambda: RunConfig(task=Task(min_digits=1, max_digits=1, eval_prompts=4)),
+        "batch.prompts: got 8, allowed: at most 6, the prompts to train on",
+    ),
+    (
         lambda: RunConfig(execution=Execution(micro_batch=48)),
         "execution.micro_batch: got 48, allowed: a divisor of batch.prompts x batch.generations"
         " = 128",

@@ -1,5 +1,6 @@
 """The gradient of one optimizer batch, against its formula and against TRL's own."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,9 @@ def observe(models_dir: Path, folder: Path, **changes: Any) -> Observed:  # noqa
     """One optimizer step; the same rollouts whatever the loss, for they come before it."""
     config: RunConfig = tiny(budget=Budget(amount=1, eval_every=100, log_every=1), **changes)
     model, tokenizer = models.load(config, models_dir)
-    progress = Progress(config, Recorder())
+    progress, aside = Progress(config, Recorder()), Path(tempfile.mkdtemp(dir=folder))
     data = tasks.load(config.task)
-    trainer = Observed(config, model, tokenizer, data, Checkpoints(folder, 1), progress)
+    trainer = Observed(config, model, tokenizer, data, Checkpoints(aside, 1), progress)
     trainer.train()
     return trainer
 
