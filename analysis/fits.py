@@ -54,7 +54,6 @@ class Fit:
     """Least squares; None where there are too few points. Not to be quoted when unresolved."""
     draws: Draws | None = None
     """Posterior curves, the source of every interval."""
-    rmse: float | None = None
     resolved: bool = False
     needed_compute: float | None = None
     """Total compute at which the interval of A should be within the margin."""
@@ -104,6 +103,11 @@ class Fit:
     def noise(self) -> float:
         """Standard deviation of one point."""
         return 0.0 if self.draws is None else float(np.median(self.draws.sigma))
+
+    @property
+    def rmse(self) -> float | None:
+        """Root mean square residual, unweighted."""
+        return None if self.best is None else float(np.sqrt(np.mean(self.residuals**2)))
 
     @property
     def left_to_gain(self) -> float | None:
@@ -167,7 +171,6 @@ def judge(
     enough = [f for f in fits if np.count_nonzero(np.unique(f.points.compute)) >= FEWEST]
     for f, best in zip(enough, _least_squares([f.points for f in enough]), strict=True):
         f.best = best
-        f.rmse = float(np.sqrt(np.mean(f.residuals**2)))
         f.draws = posterior.draw(f.points, rng)
         settle(f, margin)
     _try_rivals(enough, rng)
@@ -187,9 +190,16 @@ def _try_rivals(fits: Sequence[Fit], rng: np.random.Generator) -> None:
 
 
 def settle(f: Fit, margin: float) -> None:
-    """Decide whether the draws of a fit bound its ceiling, and if not, what compute would."""
-    if f.draws is None:
+    """Decide whether the draws of a fit bound its ceiling, and if not, what compute would.
+
+    Least squares know no prior: where a parameter of theirs is outside its interval, the curve is
+    refitted with A at the median.
+    """
+    if f.draws is None or f.best is None:
         return
+    intervals = {name: interval(getattr(f.draws, name)) for name in ("A", "B", "C_mid")}
+    if not all(low <= getattr(f.best, name) <= high for name, (low, high) in intervals.items()):
+        (f.best,) = _parameters(sigmoid.fit(f.points, A=float(np.median(f.draws.A))))
     d = f.draws
     seen = float(np.quantile(sigmoid.rise(f.last_compute, d.C_mid, d.B), LEVEL[0]))
     allowed = max(margin, BOUNDED * float(np.median(d.A - d.R0)))
@@ -229,5 +239,8 @@ def windows(f: Fit, measured_r0: bool = True) -> list[dict[str, float]]:
 def _least_squares(recipes: list[Points]) -> list[Parameters]:
     if not recipes:
         return []
-    s = sigmoid.fit_all(recipes)
+    return _parameters(sigmoid.fit_all(recipes))
+
+
+def _parameters(s: sigmoid.Sigmoids) -> list[Parameters]:
     return [Parameters(*map(float, row)) for row in zip(s.A, s.B, s.C_mid, s.R0, strict=True)]

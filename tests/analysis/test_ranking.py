@@ -168,6 +168,20 @@ def test_whatever_comes_in_the_document_is_strict_json(kind: str) -> None:
     json.dumps(analyse([curve("odd", *HARDLY[kind])]).document(), allow_nan=False)
 
 
+@pytest.mark.parametrize("B", [0.4, 0.6, 1.0])
+def test_what_is_quoted_lies_in_its_interval(B: float) -> None:
+    rng, C = np.random.default_rng(2), np.linspace(80, 8000, 100)
+    noise = rng.normal(0, 0.01, (4, 100))
+    curves = [
+        curve(f"r{i}", C, sigmoid.value(C, 0.45 + 0.03 * i, B, 900, 0.05) + noise[i])
+        for i in range(4)
+    ]
+    for row in analyse(curves).document()["fits"]:
+        for name in ("A", "B", "C_mid") if row["resolved"] else ():
+            low, high = row[f"{name}_interval"]
+            assert low <= row[name] <= high
+
+
 def test_bad_questions_are_refused_in_one_line() -> None:
     with pytest.raises(CurveError, match="at: got -3, allowed: a number > 0"):
         Options(at=-3)
