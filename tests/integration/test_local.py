@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines import files
 from pipelines.ledger import Ledger, RunFiles
 from tests.fakes import REPOSITORY, eval_points, planned, tiny_config
 
@@ -22,6 +23,7 @@ import sys
 from pathlib import Path
 from pipelines.follow import follow
 from pipelines.launch import launch
+from pipelines import files
 from pipelines.ledger import Ledger
 from tests.fakes import make_plan, tiny_config
 
@@ -44,7 +46,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     made = Ledger(tmp_path / "outputs")
     made.runs.mkdir(parents=True)
     yield made
-    wait(lambda: not made.any_lane())  # no process is left behind
+    wait(lambda: not any(map(files.is_locked, made.lanes.glob("*"))))  # no process is left behind
 
 
 @pytest.fixture
