@@ -75,6 +75,8 @@ def test_an_estimate_says_only_what_is_known() -> None:
     config = RunConfig(model=Model(path="org/name"), task=Task(), budget=Budget(amount=4))
     assert "flops" not in estimate(config)
     assert estimate(RunConfig(budget=Budget(axis="gpu_hours", amount=2))) == {"gpu_hours": 2}
+    in_flops = RunConfig(model=Model(path="org/name"), budget=Budget(axis="flops", amount=1e15))
+    assert estimate(in_flops) == {"flops": 1e15}
 
 
 def test_planning_imports_nothing_heavy() -> None:
