@@ -195,10 +195,12 @@ def settle(f: Fit, margin: float) -> None:
     Least squares know no prior: where a parameter of theirs is outside its interval, the curve is
     refitted with A at the median.
     """
-    if f.draws is None or f.best is None:
+    if f.draws is None:
         return
     intervals = {name: interval(getattr(f.draws, name)) for name in ("A", "B", "C_mid")}
-    if not all(low <= getattr(f.best, name) <= high for name, (low, high) in intervals.items()):
+    if f.best is not None and not all(
+        low <= getattr(f.best, name) <= high for name, (low, high) in intervals.items()
+    ):
         (f.best,) = _parameters(sigmoid.fit(f.points, A=float(np.median(f.draws.A))))
     d = f.draws
     seen = float(np.quantile(sigmoid.rise(f.last_compute, d.C_mid, d.B), LEVEL[0]))

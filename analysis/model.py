@@ -3,8 +3,8 @@
 The points are the curve of `analysis.sigmoid` plus noise with standard deviation
 sigma * sd_i, correlated from one evaluation to the next as rho^gap (AR(1)); with several seeds,
 each seed's rise is off by its own normal amount with standard deviation kappa * sigma. sigma is
-integrated over its Jeffreys prior, and everything else over these priors: R0 uniform, kappa uniform
-on its grid, rho ~ N(0.4, 0.35) on its own, and
+integrated over a prior worth `NOISE_COUNT` points, and all else over these: R0 uniform, kappa
+uniform on its grid, rho ~ N(0.3, 0.35) on its own, and
 
 * A - R0 log-uniform above `SMALL_GAIN`: the size of the gain is a scale, unknown beforehand. A
   uniform A instead pulled forecasts of early, noisy curves up (docs/notes.md);
@@ -26,7 +26,7 @@ from analysis.projection import Normal, log, rise_at
 from analysis.truncated import inside
 
 RHO = np.array([-0.3, 0.0, 0.25, 0.45, 0.6, 0.75, 0.9])
-LOG_RHO_PRIOR = np.log(np.gradient(RHO)) - 0.5 * ((RHO - 0.4) / 0.35) ** 2
+LOG_RHO_PRIOR = np.log(np.gradient(RHO)) - 0.5 * ((RHO - 0.3) / 0.35) ** 2
 """Evaluations of real runs are correlated by -0.1 to 0.4 (docs/notes.md). Without this, noise that
 wanders as slowly as the curve itself explains away any plateau."""
 KAPPA = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0])
@@ -37,6 +37,11 @@ SMALL_GAIN = 0.02
 """Gains smaller than what tells two runs apart (the paper's margin) are all alike."""
 HEAD_START = 6.0
 """A run learns fastest at first: six times its average pace, one standard deviation of it."""
+NOISE_COUNT = 2.0
+"""Points that the noise seen from point to point counts as. Four parameters can pass through six
+points by luck, and would then seem certain."""
+WHITE = 1.652
+"""Median absolute second difference of white noise with deviation 1: 0.6745 sqrt(6)."""
 NOISE_FLOOR = 1e-5
 """Rewards are not told apart more finely than this, so that a perfect curve stays proper."""
 
@@ -83,17 +88,18 @@ class Model:
 
     def __init__(self, points: Points, A: float | None) -> None:
         self.x, self.fixed = log(points.compute), A
-        self.n, self.dof = len(points), len(points) - (2 if A is None else 1)
+        self.n, self.dof = len(points), len(points) + NOISE_COUNT - (2 if A is None else 1)
         reached = self.x[np.isfinite(self.x)]
         self.center = float(reached.max()) + LOG_C_MID_PRIOR[0]
         self.series = [points.series == j for j in np.unique(points.series)]
         self.kappa = KAPPA if len(self.series) > 1 else KAPPA[:1]
-        phi = RHO[:, None] ** 1.0 * np.ones(self.n)
-        phi = np.sign(phi) ** points.gap * np.abs(phi) ** points.gap
+        rho = RHO[:, None]
+        phi = np.sign(rho) ** points.gap * np.abs(rho) ** points.gap
         self.noise = _precision(phi, points.sd)
         y = points.reward
         self.py, self.p1 = (_times(self.noise, z) for z in (y, np.ones(self.n)))
         self.y = y
+        self.floor = NOISE_COUNT * _roughness(points) ** 2 + self.n * NOISE_FLOOR**2
         self.log_det = np.log1p(-(phi**2)).sum(axis=1) - 2 * LOG_RHO_PRIOR
 
     def density(
@@ -155,14 +161,21 @@ class Model:
             r0 = (br - ar * self.fixed) / rr
             sse = yy - 2 * self.fixed * ba + self.fixed**2 * aa - r0**2 * rr
             zero = np.zeros_like(r0)
-            sse = np.maximum(sse, 0) + self.n * NOISE_FLOOR**2
+            sse = np.maximum(sse, 0) + self.floor
             return rr, Linear(zero + self.fixed, r0, zero, zero, 1 / rr, sse, self.dof)
         floor = 1e-10 * (aa + 2 * ar + rr)  # points all on one side leave A or R0 free
         aa, rr = np.maximum(aa, floor), np.maximum(rr, floor)
         det = np.maximum(aa * rr - ar * ar, 1e-10 * aa * rr)
         A, R0 = (ba * rr - br * ar) / det, (br * aa - ba * ar) / det
-        sse = np.maximum(yy - A * ba - R0 * br, 0) + self.n * NOISE_FLOOR**2
+        sse = np.maximum(yy - A * ba - R0 * br, 0) + self.floor
         return det, Linear(A, R0, rr / det, -ar / det, aa / det, sse, self.dof)
+
+
+def _roughness(points: Points) -> float:
+    """Noise of one point from second differences, in which a smooth curve leaves little."""
+    one_seed = (points.gap[2:] < np.inf) & (points.gap[1:-1] < np.inf)
+    second = np.abs(np.diff(points.reward, 2))[one_seed]
+    return float(np.median(second)) / WHITE if len(second) else 0.0
 
 
 def _precision(phi: Array, sd: Array) -> tuple[Array, Array]:
