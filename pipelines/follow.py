@@ -116,8 +116,9 @@ class Bars:
                 self._progress.start_task(task)
             elif row.state in ("completed", "failed", "stopped"):
                 self._progress.stop_task(task)
+            shown = len(rows) < self._progress.console.height or row.state in ("running", "failed")
             outcome = f"{row.state}{_outcome(row)}"
-            self._progress.update(task, completed=row.progress, outcome=outcome)
+            self._progress.update(task, completed=row.progress, outcome=outcome, visible=shown)
 
 
 def _outcome(row: RunStatus) -> str:

@@ -40,7 +40,10 @@ def work(root: str, slot: int) -> None:
         if not waiting:
             return
         if not any(_snapshot(run) == CODE.name for run in waiting):
-            _become(ledger.snapshots / _snapshot(waiting[0]), root, slot)
+            code = ledger.snapshots / _snapshot(waiting[0])
+            if not code.is_dir():
+                return  # deleted by a person: the next launch plans the run with a new one
+            _become(code, root, slot)
 
 
 def pending(ledger: Ledger) -> list[RunFiles]:
@@ -65,8 +68,9 @@ class Lane:
     def drain(self) -> None:
         """Trains until no run waits for this code, or the lane is told to stop."""
         while not self.stopped and self._next() is not None:
-            for module in PRELOAD:
-                importlib.import_module(module)
+            with suppress(Exception):  # a child meets it again, and it becomes the run's error
+                for module in PRELOAD:
+                    importlib.import_module(module)
             with files.locked(self._ledger.claim_lock):
                 run = self._next()
                 taken = job.claim(run) if run else None

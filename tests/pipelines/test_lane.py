@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +109,16 @@ def test_child_that_ends_without_a_word_is_a_failure_with_what_it_printed(
     assert run.history().error == "cannot allocate"
 
 
+def test_code_that_cannot_be_imported_is_the_error_of_its_run(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ask(ledger, "grpo")
+    monkeypatch.setitem(sys.modules, "recipes.train", None)
+    lane.work(str(ledger.root), 0)
+    assert run.history().turn == "failed"
+    assert "recipes.train" in str(run.history().error)
+
+
 def test_lane_told_to_stop_has_its_run_write_a_checkpoint_first(ledger: Ledger) -> None:
     (ledger.runs).mkdir()
     (ledger.runs / "behave").write_text("slow")
@@ -147,6 +158,9 @@ def test_runs_of_another_snapshot_are_left_to_a_lane_of_that_code(
         raise SystemExit  # as exec, it does not return
 
     monkeypatch.setattr(lane, "_become", become)
+    lane.work(str(ledger.root), 1)
+    assert became == []  # there is no such snapshot any more
+    (ledger.snapshots / "newer").mkdir(parents=True)
     with pytest.raises(SystemExit):
         lane.work(str(ledger.root), 1)
     assert ours.history().turn == "finished"
