@@ -32,6 +32,8 @@ from pipelines.ledger import Ledger
 
 RUN_TAG = "shortlist.run_id"
 SWEEP_TAG = "shortlist.sweep"
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""Has MLflow's web page open on training runs, rather than on traces of language models."""
 BATCH = 1000
 """Metrics in one request: the most that MLflow takes (mlflow/utils/validation.py)."""
 PAGE = 1000
@@ -61,7 +63,7 @@ class Store:
     def _experiment(self, name: str, artifacts: str | None) -> str:
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            return str(self.client.create_experiment(name, artifacts))
+            return str(self.client.create_experiment(name, artifacts, EXPERIMENT_TAGS))
         return str(found.experiment_id)
 
     def has(self, entry: str) -> bool:

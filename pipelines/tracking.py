@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Event, Thread
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +21,8 @@ from pipelines.store import RUN_TAG, SWEEP_TAG, Store, reached
 from recipes.config import identity
 
 SWEEPS_TAG = "shortlist.sweeps"
+NOTE_TAG = "mlflow.note.content"
+"""What MLflow's web page shows as the description of a run."""
 PERIOD_S = 5.0
 """How often a training process sends what is new."""
 FLUSH_S = 10.0
@@ -75,12 +77,13 @@ def _entry(run: RunFiles, history: History, store: Store, cursor: Record) -> str
     request = history.request
     assert request is not None
     seed = f" seed={request['seed']}" if request["seed"] else ""
+    started = (item for item in history.events if item["event"] == "started")
     choices = {f"axis.{axis}": choice for axis, choice in request["choices"].items()}
     return store.find(RUN_TAG, run.run_id) or store.create(
         name=request["label"] + seed,
         tags={RUN_TAG: run.run_id, **choices},
         params=dict(_flat(identity(run.config()))),
-        start=history.events[0]["time"],
+        start=next(started, history.events[0])["time"],
     )
 
 
@@ -214,10 +217,14 @@ def log_ranking(
         entries = store.entries()
         for run_id in fitted.keys() & entries.keys():
             store.annotate(entries[run_id], fitted[run_id])
-        report = store.find(SWEEP_TAG, sweep) or store.create(sweep, {SWEEP_TAG: sweep})
+        tags = {
+            SWEEP_TAG: sweep,
+            NOTE_TAG: f"The ranking of sweep {sweep}: report.html in Artifacts",
+        }
+        report = store.find(SWEEP_TAG, sweep) or store.create(sweep, tags)
         paths = sorted(ledger.sweep(sweep).folder.glob("[!.]*"))
         store.attach(report, [path for path in paths if path.is_file()])
-        store.set_status(report, "FINISHED", paths[-1].stat().st_mtime)
+        store.set_status(report, "FINISHED", time())
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

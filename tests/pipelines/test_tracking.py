@@ -85,6 +85,7 @@ def test_run_has_parameters_and_a_tag_for_every_choice(store: Store, run: RunFil
     assert found.data.params["optimizer.lr"] == str(tiny_config().optimizer.lr)
     assert found.data.params["model.hidden_size"] == "16"
     assert found.data.params["seed"] == "0"
+    assert found.info.start_time == round(1000 * run.history().events[1]["time"])
     assert not [name for name in found.data.params if name.startswith(("budget", "execution"))]
     assert found.data.tags["axis.loss"] == "grpo"
     assert found.data.tags["axis.batch"] == "tiny"
@@ -223,6 +224,7 @@ def test_ranking_puts_fits_on_runs_and_the_report_on_one_of_its_own(
     assert found.data.tags["verdict"] == "higher ceiling"
     (report,) = store.client.search_runs([store.experiment_id], "tags.`shortlist.sweep` = 'demo'")
     assert (report.info.run_name, report.info.status) == ("demo", "FINISHED")
+    assert report.info.end_time >= report.info.start_time
     (artifact,) = store.client.list_artifacts(report.info.run_id)
     assert artifact.path == "report.html"
 
