@@ -80,7 +80,7 @@ def behave(ledger: Ledger, words: str) -> None:
     (ledger.runs / "behave").write_text(words)
 
 
-def wait(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
