@@ -64,7 +64,13 @@ def _judging(parser: argparse.ArgumentParser) -> None:
         "--margin", type=float, default=0.02, help="smaller differences in A are none (%(default)s)"
     )
     parser.add_argument(
+        "--margin-from-seeds", action="store_true", help="measure the margin where seeds repeat"
+    )
+    parser.add_argument(
         "--skip-below", type=float, metavar="X", help="leave out points below compute X"
+    )
+    parser.add_argument(
+        "--no-pool", dest="pool", action="store_false", help="fit each recipe without the others"
     )
 
 

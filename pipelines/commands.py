@@ -182,6 +182,8 @@ def _options(arguments: Namespace) -> Options:
         until=arguments.until,
         margin=arguments.margin,
         skip_below=arguments.skip_below,
+        pool=arguments.pool,
+        margin_from_seeds=arguments.margin_from_seeds,
     )
 
 
@@ -213,13 +215,14 @@ def _costs(made: Plan, rows: Sequence[RunStatus]) -> list[dict[str, float | None
 
 
 def _print_plan(made: Plan, rows: Sequence[RunStatus], costs: Sequence[dict[str, Any]]) -> None:
-    headers = ["run", "seed", *made.varied, "steps", "tokens", "FLOPs", "time", "state"]
+    varied = [key for axis in made.varied for key in axis.split(",")]
+    headers = ["run", "seed", *varied, "steps", "tokens", "FLOPs", "time", "state"]
     lines = []
     for run, row, cost in zip(made.runs, rows, costs, strict=True):
         hours = cost["gpu_hours"]
         time = display.duration(None if hours is None else 3600 * hours)
         spent = [display.quantity(cost.get(axis)) for axis in ("steps", "tokens", "flops")]
-        choices = [run.choices[axis] for axis in made.varied]
+        choices = [run.choices[key] for key in varied]
         lines.append([run.run_id, run.seed, *choices, *spent, time, row.state])
     display.table(headers, lines, title=f"{made.sweep}: {made.strategy.replace('_', ' ')}")
     left = sum(row.state != "completed" for row in rows)

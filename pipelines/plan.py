@@ -49,7 +49,7 @@ class Plan:
     base: dict[str, str]
     """The base recipe's choices, on every axis and every varied key."""
     varied: list[str]
-    """Axes and keys that differ between runs."""
+    """Axes and keys that differ between runs, joined by commas where they move together."""
     runs: list[PlannedRun]
     settings: Settings
     overrides: list[str]
@@ -91,7 +91,7 @@ def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] =
         strategy=sweep.strategy,
         compute=sweep.compute,
         base=expander.choices({}, expander.base),
-        varied=expander.varied,
+        varied=list(sweep.axes),
         runs=runs,
         settings=expander.settings,
         overrides=list(overrides),
@@ -135,7 +135,7 @@ class _Expander:
         self.base = composer.base(overrides)
         self._bases[self.base.choices["recipe"]] = self.base
         self.settings = schema(Settings, self.base.config)
-        self.varied = [key for axis in sweep.axes for key in axis.split(",")]
+        self._keys = [key for axis in sweep.axes for key in axis.split(",")]
         self._check_axes()
         self.combinations = [combo for combo in self._expand() if self._kept(combo)]
 
@@ -155,9 +155,9 @@ class _Expander:
     def choices(self, combination: Combination, base: Base) -> dict[str, str]:
         """The choice on every axis and on every key that the sweep varies."""
         named = {axis: base.choices[axis] for axis in AXES}
-        if "recipe" in self.varied:
+        if "recipe" in self._keys:
             named["recipe"] = base.choices["recipe"]
-        for key in self.varied:
+        for key in self._keys:
             if key not in SWEPT_GROUPS:
                 named[key] = _text(OmegaConf.select(base.config, key))
         return {**named, **{axis: _text(choice) for axis, choice in combination.items()}}
@@ -201,10 +201,10 @@ class _Expander:
         return [dict(zip(keys, choice, strict=True)) for choice in choices]
 
     def _check_axes(self) -> None:
-        repeated = {key for key in self.varied if self.varied.count(key) > 1}
+        repeated = {key for key in self._keys if self._keys.count(key) > 1}
         if repeated:
             raise ConfigError("sweep.axes", sorted(repeated), "each axis once")
-        for key in self.varied:
+        for key in self._keys:
             if key not in SWEPT_GROUPS and "." not in key:
                 raise ConfigError(
                     "sweep.axes", key, f"{' | '.join(SWEPT_GROUPS)}, or a key with a dot"
@@ -213,7 +213,7 @@ class _Expander:
                 raise ConfigError(f"sweep.axes.{key}", None, "a list of choices")
         if self._sweep.strategy != "grid":
             return
-        given = {str(item.key_or_group) for item in parse(self._overrides)} & set(self.varied)
+        given = {str(item.key_or_group) for item in parse(self._overrides)} & set(self._keys)
         if given:
             key = sorted(given)[0]
             allowed = f"sweep.axes.{key}=[...], since the sweep varies it"

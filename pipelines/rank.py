@@ -62,13 +62,15 @@ def rank_sweep(
     tracking = Tracking(**manifest["tracking"])
     read = _from_mlflow if source == "mlflow" else _from_ledger
     points = read(ledger, tracking, [row["run_id"] for row in manifest["runs"]], axis)
-    curves = [_curve(row, points[row["run_id"]], axis) for row in manifest["runs"]]
+    varied = manifest["varied"]
+    curves = [_curve(row, points[row["run_id"]], axis, varied) for row in manifest["runs"]]
     curves = [item for item in curves if len(item.compute)]
     if not curves:
         raise UserError(f"sweep: {sweep!r} has no evaluations yet (shortlist status {sweep})")
     settings = {**vars(options), "compute_axis": axis}
     try:
-        analysis = analyse(curves, Options(**settings), manifest["strategy"], manifest["base"])
+        base = _joined(manifest["base"], varied)
+        analysis = analyse(curves, Options(**settings), manifest["strategy"], base)
     except CurveError as error:
         raise UserError(str(error)) from error
     folder = ledger.sweep(sweep).folder
@@ -99,7 +101,6 @@ def conclusion(ranked: Ranked) -> Iterable[str]:
 
 def _next(ranked: Ranked) -> Iterable[tuple[str, str]]:
     manifest, fits = ranked.manifest, ranked.analysis.fits
-    command = shlex.join(["shortlist", "launch", manifest["sweep"], *manifest["overrides"]])
     needed = [
         fit.needed_compute / fit.last_compute
         for fit in fits
@@ -109,12 +110,17 @@ def _next(ranked: Ranked) -> Iterable[tuple[str, str]]:
         budget = manifest["runs"][0]["budget"]
         # Beyond four times the compute a forecast of what is needed says little.
         amount = math.ceil(budget["amount"] * min(max(needed), 4.0))
-        yield (
-            f"{command} budget.amount={amount} --follow",
-            "continues the runs: settles more ceilings",
-        )
+        why = "continues the runs: settles more ceilings"
+        yield _launch(manifest, f"budget.amount={amount}"), why
     if len({row["seed"] for row in manifest["runs"]}) == 1:
-        yield f"{command} 'sweep.seeds=[0,1,2]' --follow", "do the differences repeat?"
+        yield _launch(manifest, "sweep.seeds=[0,1,2]"), "do the differences repeat?"
+
+
+def _launch(manifest: Mapping[str, Any], override: str) -> str:
+    """The command that launched a sweep, with one override more, or another value of it."""
+    key = override.partition("=")[0]
+    kept = [item for item in manifest["overrides"] if item.partition("=")[0] != key]
+    return shlex.join(["shortlist", "launch", manifest["sweep"], *kept, override, "--follow"])
 
 
 def _from_ledger(
@@ -134,7 +140,15 @@ def _from_mlflow(
     return {run_id: found.get(run_id, []) for run_id in run_ids}
 
 
-def _curve(row: Mapping[str, Any], points: list[Record], axis: str) -> Curve:
+def _joined(choices: Mapping[str, str], varied: Iterable[str]) -> dict[str, str]:
+    """`choices` with those that move together as one, so that they are judged as one axis."""
+    joined = dict(choices)
+    for axis in varied:
+        joined[axis] = ",".join(joined.pop(key) for key in axis.split(","))
+    return joined
+
+
+def _curve(row: Mapping[str, Any], points: list[Record], axis: str, varied: Iterable[str]) -> Curve:
     evaluations = [point for point in points if PASS_RATE in point["metrics"]]
 
     def column(name: str) -> list[float]:
@@ -149,7 +163,7 @@ def _curve(row: Mapping[str, Any], points: list[Record], axis: str) -> Curve:
         [point["compute"][axis] for point in evaluations],
         column(PASS_RATE),
         column(STDERR),
-        choices=row["choices"],
+        choices=_joined(row["choices"], varied),
         seed=row["seed"],
         truncation=column(TRUNCATION),
         signals=signals,

@@ -71,6 +71,7 @@ def test_zipped_axes_move_together(conf: Path) -> None:
         (16, 8),
     ]
     assert runs[0].choices["batch.prompts"] == "4"
+    assert plan("z", (), [conf]).varied == ["batch.prompts,batch.generations"]
     write(conf, "short", '"batch.prompts,batch.generations": [[4]]'.join(["axes: {", "}"]))
     with pytest.raises(ConfigError, match=r"got \[4\], allowed: lists of 2 choices"):
         plan("short", (), [conf])

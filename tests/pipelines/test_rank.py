@@ -102,6 +102,32 @@ def test_known_curves_get_the_right_fits_verdicts_and_order(sweep: Ledger) -> No
     assert told[-1].startswith("Next: shortlist launch known 'sweep.seeds=[0,1,2]' --follow")
 
 
+def test_choices_that_move_together_are_one_axis(sweep: Ledger) -> None:
+    manifest = sweep.sweep("known").manifest()
+    assert manifest is not None
+    sizes = dict(zip(KNOWN, ("8", "16", "32"), strict=True))
+    rows = [{**row, "choices": {"p": sizes[row["label"]], "g": "4"}} for row in manifest["runs"]]
+    rows[1]["choices"]["g"] = "2"
+    changes = {"base": {"p": "8", "g": "4"}, "varied": ["p,g"], "runs": rows}
+    files.write_json(sweep.sweep("known").manifest_file, {**manifest, **changes})
+    verdicts = rank_sweep(sweep, "known", Options()).analysis.verdicts
+    assert [(v.axis, v.choice, v.versus) for v in verdicts] == [
+        ("p,g", "16,2", "8,4"),
+        ("p,g", "32,4", "8,4"),
+    ]
+
+
+def test_what_to_type_next_replaces_what_was_typed(sweep: Ledger) -> None:
+    manifest = sweep.sweep("known").manifest()
+    assert manifest is not None
+    typed = ["budget.amount=20", "loss.epsilon_high=3"]
+    files.write_json(sweep.sweep("known").manifest_file, {**manifest, "overrides": typed})
+    told = list(conclusion(rank_sweep(sweep, "known", Options(until=3e9))))
+    amount = next(line for line in told if "budget.amount" in line)
+    assert amount.count("budget.amount") == 1
+    assert amount.startswith("Next: shortlist launch known loss.epsilon_high=3 budget.amount=")
+
+
 def test_the_report_is_beside_the_manifest(sweep: Ledger) -> None:
     ranked = rank_sweep(sweep, "known", Options(at=1e11))
     assert ranked.folder == sweep.sweep("known").folder
