@@ -35,8 +35,9 @@ FULL = 0.25
 """A grid this much of which is kept is fine enough."""
 DEPTH = 14.0
 """Cells whose log density is this far under the highest are left out of the next grid."""
-DRAWS = 2000
 KEPT = 1000
+WEIGHTED = 2
+"""Weighted draws for each one kept."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def draw(
         kept: Number of draws.
     """
     model = Model(with_start(points), A)
-    u, v, rho, kappa, log_q = _propose(*_zoom(model), rng)
+    u, v, rho, kappa, log_q = _propose(*_zoom(model), WEIGHTED * kept, rng)
     density, linear = model.density(u, v, (rho, kappa))
     log_w = density - log_q
     A_, R0, sigma, log_p = _linear_draws(linear, A, rng)
@@ -162,14 +163,14 @@ def _zoom(model: Model) -> tuple[_Grid, Array]:
 
 
 def _propose(
-    grid: _Grid, density: Array, rng: np.random.Generator
+    grid: _Grid, density: Array, size: int, rng: np.random.Generator
 ) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.int64], Array]:
     """Points spread over the cells by mass: u, v, rho, kappa, and the log density of the draw."""
     mass = (density + np.repeat(np.log(grid.width), GRID)[:, None, None]).reshape(-1)
-    chosen = _systematic(np.exp(mass - mass.max()), DRAWS, rng)
+    chosen = _systematic(np.exp(mass - mass.max()), size, rng)
     cell, rho, kappa = np.unravel_index(chosen, density.shape)
     row, column = np.divmod(cell, GRID)
-    jitter_u, jitter_v = rng.random((2, DRAWS))
+    jitter_u, jitter_v = rng.random((2, size))
     u = grid.u[row] + (jitter_u - 0.5) * (grid.u[1] - grid.u[0])
     v = grid.low[row] + (column + jitter_v) * grid.width[row]
     return u, v, rho, kappa, density.reshape(-1)[chosen]

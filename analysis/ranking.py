@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import effects, pooling, verdicts
+from analysis import effects, pooling, sigmoid, verdicts
 from analysis.curves import Array, Curve, CurveError, recipes
 from analysis.effects import Interaction
 from analysis.fits import Fit, judge, seed_margin, settle
@@ -140,7 +140,7 @@ def order(curves: Sequence[Curve], options: Options = Options()) -> Analysis:
     if options.pool:
         _pool(analysis, rng)
     _probabilities(analysis)
-    analysis.fits = _ordered(analysis, rng)
+    analysis.fits = _ordered(analysis)
     return analysis
 
 
@@ -204,7 +204,7 @@ def _draws_at(f: Fit, at: float | None) -> Array:
     return f.draws.A if at is None else f.draws.at(np.array([at]))[:, 0]
 
 
-def _ordered(analysis: Analysis, rng: np.random.Generator) -> list[Fit]:
+def _ordered(analysis: Analysis) -> list[Fit]:
     """Best first: by forecast at `at`, or by A, and by B at a shared A within the margin of it.
 
     An unresolved ceiling counts at the low end of its interval, so that it outranks only what it
@@ -215,12 +215,12 @@ def _ordered(analysis: Analysis, rng: np.random.Generator) -> list[Fit]:
     if at is not None:
         ranked.sort(key=lambda f: -float(np.median(_draws_at(f, at))))
     else:
-        ranked = _by_ceiling(ranked, analysis.margin, rng)
+        ranked = _by_ceiling(ranked, analysis.margin)
     unfitted = [f for f in analysis.fits if f.stable and f.draws is None]
     return ranked + unfitted + [f for f in analysis.fits if not f.stable]
 
 
-def _by_ceiling(fits: Sequence[Fit], margin: float, rng: np.random.Generator) -> list[Fit]:
+def _by_ceiling(fits: Sequence[Fit], margin: float) -> list[Fit]:
     """The leader's group is all within the margin of it; then the next group, and so on."""
     ceilings = {
         f.run: f.best.A if f.resolved and f.best else interval(_draws_at(f, None))[0] for f in fits
@@ -232,7 +232,8 @@ def _by_ceiling(fits: Sequence[Fit], margin: float, rng: np.random.Generator) ->
         left = left[len(group) :]
         if len(group) > 1:
             shared = float(np.mean([ceilings[f.run] for f in group]))
-            group.sort(key=lambda f: -float(np.median(verdicts.efficiency(f, shared, rng))))
+            B = sigmoid.fit_all([f.points for f in group], A=shared).B
+            group = [group[i] for i in np.argsort(-B)]
         ordered += group
     return ordered
 

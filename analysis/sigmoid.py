@@ -74,8 +74,8 @@ def fit(
     return fit_many(points.compute[None], points.reward[None], points.sd[None] ** -2.0, held)
 
 
-def fit_all(recipes: Sequence[Points]) -> Sigmoids:
-    """Least-squares fits of K recipes of different lengths in one call."""
+def fit_all(recipes: Sequence[Points], A: float | None = None) -> Sigmoids:
+    """Least-squares fits of K recipes of different lengths in one call, as `fit` does each."""
     longest = max(len(p) for p in recipes)
 
     def pad(rows: list[Array], fill: float) -> Array:
@@ -86,6 +86,7 @@ def fit_all(recipes: Sequence[Points]) -> Sigmoids:
         pad([p.compute for p in recipes], 0.0),
         pad([p.reward for p in recipes], 0.0),
         pad([p.sd**-2.0 for p in recipes], 0.0),
+        (0.0, 1.0) if A is None else (A, A),
     )
 
 

@@ -15,6 +15,8 @@ FASTER, SLOWER = "same ceiling, faster", "same ceiling, slower"
 NO_DIFFERENCE, UNRESOLVED, UNSTABLE = "no difference", "unresolved", "unstable"
 LOOKED_AT = 200
 """Draws in which two curves are looked at for a crossing."""
+REFITTED = 400
+"""Draws of B at a shared ceiling."""
 PAIRS_REFITTED = 16
 """Matched pairs of a comparison whose efficiency is refitted at a shared ceiling."""
 
@@ -134,7 +136,7 @@ def _crossing(v: Verdict, pairs: Sequence[Pair], margin: float) -> Verdict:
 
 def efficiency(f: Fit, A: float, rng: np.random.Generator) -> Array:
     """Posterior draws of B with the ceiling fixed."""
-    return posterior.draw(f.points, rng, A=A).B
+    return posterior.draw(f.points, rng, A=A, kept=REFITTED).B
 
 
 def ceiling(f: Fit) -> float:
