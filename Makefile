@@ -4,6 +4,7 @@ SHELL := bash
 PYTHON ?= python3
 ROOT ?= outputs
 PORT ?= 5000
+JOBS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
 export HF_HUB_OFFLINE ?= 1
@@ -27,7 +28,7 @@ demo: $(STAMP)  ## Train a small sweep for real, rank its choices, write the rep
 	$(BIN)/shortlist rank demo
 
 test: $(STAMP)  ## The default suite, with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term
 
 test-slow: $(STAMP)  ## What takes minutes: long simulations, larger training runs
 	$(BIN)/python -m pytest -m 'slow and not slurm and not gpu'

@@ -100,6 +100,7 @@ def _fit(parser: argparse.ArgumentParser) -> None:
 COMMANDS = {
     "plan": Command("the runs a sweep would make, what each costs, what exists", _sweep_overrides),
     "launch": Command("submit what is missing", _launch),
+    "retry": Command("submit what is missing, and what failed or was stopped", _launch),
     "status": Command("state and progress of a sweep's runs", _status),
     "rank": Command("fit, judge and order a sweep's choices; write the report", _rank),
     "fit": Command("the same analysis on anyone's curves", _fit),

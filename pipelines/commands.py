@@ -37,13 +37,22 @@ def plan(arguments: Namespace) -> int:
 
 def launch(arguments: Namespace) -> int:
     """Submits what is missing of a sweep."""
+    return _submit(arguments, retry=False)
+
+
+def retry(arguments: Namespace) -> int:
+    """Submits what is missing of a sweep, and what failed or was stopped."""
+    return _submit(arguments, retry=True)
+
+
+def _submit(arguments: Namespace, *, retry: bool) -> int:
     from pipelines.launch import launch as submit
     from pipelines.ledger import Ledger
     from pipelines.plan import plan as make
 
     made = make(arguments.sweep, arguments.overrides, arguments.config_dir)
     ledger = Ledger(made.settings.root)
-    report = submit(made, ledger)
+    report = submit(made, ledger, retry=retry)
     display.note(report.line())
     if not arguments.follow:
         if arguments.json:
@@ -148,7 +157,7 @@ def train(arguments: Namespace) -> int:
     from pipelines.plan import single
 
     run, settings = single(arguments.overrides, arguments.config_dir)
-    row = train_here(run, settings, Ledger(settings.root))
+    row = train_here(run, settings, Ledger(settings.root), display.note)
     if arguments.json:
         display.emit(row.document())
     else:

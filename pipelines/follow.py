@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from pipelines import submit
+from pipelines.display import duration
 from pipelines.launch import launch
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan
@@ -123,6 +124,6 @@ class Bars:
 
 def _outcome(row: RunStatus) -> str:
     rate = "" if row.pass_rate is None else f"  pass rate {row.pass_rate:.3f}"
-    left = "" if row.eta_s is None else f"  {row.eta_s:.0f} s left"
+    left = "" if row.eta_s is None else f"  {duration(row.eta_s)} left"
     error = "" if row.error is None else "  " + row.error.split("\n")[-1]
     return rate + left + error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,6 +19,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """SIGTERM: a person or a preemption; SIGUSR2: submitit's word for a time limit that is near."""
 ERROR_LINES = 12
 """Last lines of an error that are kept with the event."""
+Tell = Callable[[str], None]
 PROBE_S = 0.25
 """A lock that is only being looked at is free again within microseconds; one in use is not."""
 
@@ -63,12 +64,16 @@ class Stop:
 class RunSink:
     """Writes what a training reports (`recipes.train.Sink`)."""
 
-    def __init__(self, taken: Claim, stop: Stop) -> None:
+    def __init__(self, taken: Claim, stop: Stop, tell: Tell | None = None) -> None:
         self._run, self._attempt, self._stop = taken.run, taken.attempt, stop
+        self._tell = tell
 
     def point(self, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]) -> None:
         """Adds a point of the curve."""
         self._run.point(self._attempt, step, compute, metrics)
+        if self._tell and "eval/pass_rate" in metrics:
+            rate, error = metrics["eval/pass_rate"], metrics["eval/pass_rate_stderr"]
+            self._tell(f"step {step}: pass rate {rate:.3f} (standard error {error:.3f})")
 
     def event(self, name: str, **fields: object) -> None:
         """Writes down that something happened."""
@@ -79,8 +84,13 @@ class RunSink:
         return self._stop.by is not None
 
 
-def train(ledger: Ledger, taken: Claim) -> int | None:
+def train(ledger: Ledger, taken: Claim, tell: Tell | None = None) -> int | None:
     """Trains a claimed run until its budget is reached or it is told to stop.
+
+    Args:
+        ledger: Where the run is.
+        taken: The right to train it.
+        tell: Called with a line for a person after each evaluation.
 
     Returns:
         The signal that ended it early, or None.
@@ -96,7 +106,7 @@ def train(ledger: Ledger, taken: Claim) -> int | None:
     assert request is not None
     with Shipper(ledger, run, request):
         try:
-            while _train_to_budget(ledger, taken, stop):
+            while _train_to_budget(ledger, taken, RunSink(taken, stop, tell), stop):
                 pass  # more was asked for meanwhile
         except Exception as error:
             last = "".join(traceback.format_exception(error)).splitlines()[-ERROR_LINES:]
@@ -105,13 +115,13 @@ def train(ledger: Ledger, taken: Claim) -> int | None:
     return stop.by
 
 
-def _train_to_budget(ledger: Ledger, taken: Claim, stop: Stop) -> bool:
+def _train_to_budget(ledger: Ledger, taken: Claim, sink: RunSink, stop: Stop) -> bool:
     """Trains until the budget asked for now; returns whether a larger one was asked for since."""
     from recipes.train import train as train_run
 
     run = taken.run
     config = config_of(run)
-    result = train_run(config, run.folder, ledger.models, RunSink(taken, stop))
+    result = train_run(config, run.folder, ledger.models, sink)
     if result.status != "completed":
         run.event("interrupted", attempt=taken.attempt, step=result.step, signal=stop.by)
         return False

@@ -85,8 +85,10 @@ def launch(plan: Plan, ledger: Ledger, *, retry: bool = False) -> LaunchReport:
         return report
 
 
-def train_here(run: PlannedRun, settings: Settings, ledger: Ledger) -> RunStatus:
-    """Trains one run in this process, or what is left of it.
+def train_here(
+    run: PlannedRun, settings: Settings, ledger: Ledger, tell: job.Tell | None = None
+) -> RunStatus:
+    """Trains one run in this process, or what is left of it; `tell` gets a line an evaluation.
 
     Returns:
         Where it stands then: completed, or planned if a signal ended it early.
@@ -104,7 +106,7 @@ def train_here(run: PlannedRun, settings: Settings, ledger: Ledger) -> RunStatus
     if taken is None:
         raise UserError(f"run {run.run_id}: is being trained, by another process")
     try:
-        job.train(ledger, taken)
+        job.train(ledger, taken, tell)
     finally:
         os.close(taken.lock)
     return _status(ledger, run)
@@ -173,7 +175,7 @@ def _notes(
 ) -> Iterator[str]:
     for run in plan.runs:
         if states[run.run_id] == "failed" and not retry:
-            yield f"run {run.run_id} ({run.label}) failed, and was left as it is"
+            yield f"run {run.run_id} ({run.label}) failed (shortlist retry {plan.sweep})"
         history = ledger.run(run.run_id).history()
         if history.attempts and history.request and history.request["recipes"] != code.recipes:
             yield f"run {run.run_id} ({run.label}) was trained by other training code than today's"

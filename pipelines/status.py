@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines import files
+from pipelines.display import duration
 from pipelines.files import Record
 from pipelines.jobs import Jobs
 from pipelines.ledger import History, Ledger, RunFiles
@@ -129,9 +130,13 @@ def table(rows: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
     failed = any(row.error for row in rows)
     lines = []
     for row in rows:
-        left = "-" if row.eta_s is None else f"{row.eta_s:.0f} s"
         line = [row.run_id, row.label, str(row.seed), row.state, f"{row.progress:.0%}"]
-        line += [_share(row.pass_rate), _share(row.truncation), left, str(row.attempts)]
+        line += [
+            _share(row.pass_rate),
+            _share(row.truncation),
+            duration(row.eta_s),
+            str(row.attempts),
+        ]
         lines.append([*line, (row.error or "").split("\n")[-1]] if failed else line)
     return [*headers, "error"] if failed else headers, lines
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipelines import snapshot
 from pipelines.ledger import Ledger
 from tests import fakes
 
@@ -64,6 +65,12 @@ def fake_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def fake_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The code, but for its training."""
     return fakes.fake_code(tmp_path_factory.mktemp("code"))
+
+
+@pytest.fixture
+def fake_jobs(fake_training: None, fake_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs train with `tests.fake_training`, here and in processes of their own."""
+    monkeypatch.setattr(snapshot, "CODE", fake_tree)
 
 
 @pytest.fixture

@@ -317,13 +317,13 @@ def test_chances_and_intervals() -> None:
 
 
 def test_a_winner_still_behind_is_said_to_pass_and_where() -> None:
-    slow, quick = made("slow", 0.64, 2.6, 4000), made("quick", 0.6, 2.6, 1200)
+    slow, quick = made("slow", 0.63, 2.6, 3600), made("quick", 0.6, 2.6, 1200)
     analysis = analyse([slow, quick])
     assert analysis.order == ["slow", "quick"]
     assert analysis.fits[0].resolved
     (told,) = [line for line in answer(analysis)[1] if "should pass it" in line]
     assert told.startswith("At the 8,000 units of compute spent so far, quick is ahead")
     x = np.geomspace(8000, 80000, 10000)
-    ahead = value(x, 0.64, 2.6, 4000, 0.2) > value(x, 0.6, 2.6, 1200, 0.2)  # type: ignore[arg-type]
+    ahead = value(x, 0.63, 2.6, 3600, 0.2) > value(x, 0.6, 2.6, 1200, 0.2)  # type: ignore[arg-type]
     said = float(told.split()[-1].rstrip(".").replace(",", ""))
     assert said == pytest.approx(x[ahead.argmax()], rel=0.1)

@@ -81,7 +81,7 @@ def test_plan_prints_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert len({run["run_id"] for run in document["runs"]}) == len(document["runs"]) >= 6
     first = document["runs"][0]
     assert (first["state"], first["attempts"], first["compute"]) == ("planned", 0, 0.0)
-    assert first["cost"]["steps"] == first["budget"] == 400
+    assert first["cost"]["steps"] == first["budget"] == 600
     status, out, _ = told(capsys, "plan", "demo", f"root={tmp_path}")
     assert all(run["run_id"] in out for run in document["runs"])
     assert not list(tmp_path.iterdir())

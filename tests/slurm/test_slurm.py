@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import snapshot
 from pipelines.config import Cluster
 from pipelines.errors import ServiceError
 from pipelines.launch import launch
@@ -21,12 +20,6 @@ from tests.slurm.cluster import PrivateCluster
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("signals")]
 LOSSES = ("grpo", "cispo", "dapo", "bnpo")
 SETTINGS = Cluster(kind="slurm", parallel=2, partition="low", time_min=60, signal_delay_s=60)
-
-
-@pytest.fixture
-def fake(fake_training: None, fake_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs run code that imports nothing heavy."""
-    monkeypatch.setattr(snapshot, "CODE", fake_tree)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +63,7 @@ def behave(ledger: Ledger, words: str) -> None:
     (ledger.runs / "behave").write_text(words)
 
 
-@pytest.mark.usefixtures("fake")
+@pytest.mark.usefixtures("fake_jobs")
 def test_array_runs_so_many_at_a_time_and_is_not_submitted_twice(
     plan: Plan, ledger: Ledger, runs: list[RunFiles], cluster: PrivateCluster
 ) -> None:
@@ -94,7 +87,7 @@ def test_array_runs_so_many_at_a_time_and_is_not_submitted_twice(
     assert all(run.log(1).exists() for run in runs)
 
 
-@pytest.mark.usefixtures("fake")
+@pytest.mark.usefixtures("fake_jobs")
 def test_one_run_is_a_job_without_an_array(
     root: Path, ledger: Ledger, cluster: PrivateCluster
 ) -> None:
@@ -104,7 +97,7 @@ def test_one_run_is_a_job_without_an_array(
     wait(lambda: states(plan, ledger) == ["completed"])
 
 
-@pytest.mark.usefixtures("fake")
+@pytest.mark.usefixtures("fake_jobs")
 def test_failed_run_says_why_and_is_not_submitted_again(
     root: Path, ledger: Ledger, cluster: PrivateCluster
 ) -> None:
@@ -121,7 +114,7 @@ def test_failed_run_says_why_and_is_not_submitted_again(
     wait(lambda: states(plan, ledger) == ["completed"])
 
 
-@pytest.mark.usefixtures("fake")
+@pytest.mark.usefixtures("fake_jobs")
 def test_run_told_that_its_time_is_up_is_requeued_under_its_id_and_goes_on(
     root: Path, ledger: Ledger, cluster: PrivateCluster
 ) -> None:
@@ -144,7 +137,7 @@ def test_run_told_that_its_time_is_up_is_requeued_under_its_id_and_goes_on(
     assert steps(run) == [0, 5, 10, 15, 20]
 
 
-@pytest.mark.usefixtures("fake")
+@pytest.mark.usefixtures("fake_jobs")
 def test_cancelled_run_saves_and_goes_on_when_launched_again(
     root: Path, ledger: Ledger, cluster: PrivateCluster
 ) -> None:
@@ -162,7 +155,7 @@ def test_cancelled_run_saves_and_goes_on_when_launched_again(
     assert run.history().attempts == 2
 
 
-@pytest.mark.usefixtures("fake")
+@pytest.mark.usefixtures("fake_jobs")
 def test_options_that_slurm_refuses_are_one_line(
     root: Path, ledger: Ledger, cluster: PrivateCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:
