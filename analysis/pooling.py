@@ -16,7 +16,7 @@ from scipy.special import gammaln
 
 from analysis.curves import Array, Points
 from analysis.model import SMALL_GAIN, log_prior
-from analysis.posterior import Draws, draw
+from analysis.posterior import Draws, draw, resample
 
 UNLIKE = 0.1
 FEWEST = 4
@@ -29,6 +29,8 @@ other models and tasks differ by more."""
 ROUNDS = 15
 THINNED = 250
 """Draws of each recipe used to learn."""
+ENOUGH = 0.7
+"""Effective share of draws (Kish 1965) above which weighting them is as good as drawing anew."""
 TRIED = 16
 """Recipes a pooled forecast is tried on before it is trusted."""
 HEAD = 0.5
@@ -142,5 +144,14 @@ def _trial(points: Sequence[Points], rng: np.random.Generator) -> tuple[float, f
 
 
 def _redraw(recipes: Sequence[tuple[Points, Draws]], rng: np.random.Generator) -> list[Draws]:
+    """Draws under the shared prior: the ones had, weighted, where enough of them would count."""
     shared = learn(recipes)
-    return [draw(p, rng, prior=partial(shared.log_ratio, p)) for p, _ in recipes]
+    found = []
+    for p, d in recipes:
+        log_w = shared.log_ratio(p, d.A, np.log(d.B), np.log(d.C_mid), d.R0)
+        w = np.exp(log_w - log_w.max())
+        if w.sum() ** 2 / (w**2).sum() > ENOUGH * len(w):
+            found.append(d.take(resample(w, len(w), rng)))
+        else:
+            found.append(draw(p, rng, prior=partial(shared.log_ratio, p)))
+    return found

@@ -93,7 +93,7 @@ def draw(
     log_w += log_p + log_gain_prior(A_, R0)
     if prior is not None:
         log_w += prior(A_, v, u, R0)
-    rows = _systematic(np.exp(log_w - log_w.max()), kept, rng)
+    rows = resample(np.exp(log_w - log_w.max()), kept, rng)
     tau = KAPPA[kappa] * sigma
     return Draws(A_, np.exp(v), np.exp(u), R0, RHO[rho], sigma, tau).take(rows)
 
@@ -167,7 +167,7 @@ def _propose(
 ) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.int64], Array]:
     """Points spread over the cells by mass: u, v, rho, kappa, and the log density of the draw."""
     mass = (density + np.repeat(np.log(grid.width), GRID)[:, None, None]).reshape(-1)
-    chosen = _systematic(np.exp(mass - mass.max()), size, rng)
+    chosen = resample(np.exp(mass - mass.max()), size, rng)
     cell, rho, kappa = np.unravel_index(chosen, density.shape)
     row, column = np.divmod(cell, GRID)
     jitter_u, jitter_v = rng.random((2, size))
@@ -176,7 +176,7 @@ def _propose(
     return u, v, rho, kappa, density.reshape(-1)[chosen]
 
 
-def _systematic(weights: Array, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def resample(weights: Array, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Rows drawn by weight with one random offset, in random order (Kitagawa 1996)."""
     total = np.cumsum(weights)
     marks = (np.arange(size) + rng.random()) * (total[-1] / size)
