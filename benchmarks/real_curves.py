@@ -21,6 +21,8 @@ from common import keep, plain
 from analysis import curves, forms, pooling, posterior, sigmoid
 
 END = 5
+SEEDS = 5
+"""Seeds of our sampler, whose errors are averaged."""
 PAPER_LAST = 16000.0
 """GPU-hours of the runs the paper's lattice was made for."""
 
@@ -51,42 +53,53 @@ def covers(d: posterior.Draws, ahead: np.ndarray, end: float, rng: np.random.Gen
     return bool(low <= end <= high)
 
 
-def forecast(
-    found: list[curves.Curve], fraction: float, rng: np.random.Generator
-) -> list[tuple[dict[str, float], bool]]:
-    """Errors at the end by method, and whether our interval covers, for every curve."""
-    heads = [curves.points([c], until=fraction * c.compute[-1]) for c in found]
+def ours(
+    found: list[curves.Curve], heads: list[curves.Points], seed: int
+) -> dict[str, list[tuple[float, bool]]]:
+    """Error and coverage of our forecast of every curve, as by default and each alone."""
+    rng = np.random.default_rng(seed)
     alone = [posterior.draw(p, rng) for p in heads]
     pooled, said = pooling.lend(list(zip(heads, alone, strict=True)), rng)
     print(said)
-    rows = []
-    for c, p, d, one in zip(found, heads, pooled or alone, alone, strict=True):
+    rows: dict[str, list[tuple[float, bool]]] = {"ours": [], "ours, each alone": []}
+    for c, d, one in zip(found, pooled or alone, alone, strict=True):
         ahead, end = c.compute[-END:], float(c.reward[-END:].mean())
-        values = {
-            "ours": np.median(d.at(ahead).mean(axis=1)),
-            "ours, each alone": np.median(one.at(ahead).mean(axis=1)),
-            "least squares": plain(p, ahead).mean(),
-            "paper's lattice": lattice(p, ahead, float(p.reward[0])).mean(),
-            "lattice above the best point": lattice(p, ahead, float(p.reward.max())).mean(),
-            "power law": forms.fit_form("power law", p).at(ahead).mean(),
-        }
-        errors = {method: float(value) - end for method, value in values.items()}
-        rows.append((errors, covers(d, ahead, end, rng)))
+        for name, draws in (("ours", d), ("ours, each alone", one)):
+            error = float(np.median(draws.at(ahead).mean(axis=1))) - end
+            rows[name].append((error, covers(draws, ahead, end, rng)))
     return rows
 
 
-def summary(rows: list[tuple[dict[str, float], bool]]) -> dict[str, Any]:
-    """Median and mean absolute error and bias of each method, and our coverage."""
-    result: dict[str, Any] = {"covered": f"{sum(inside for _, inside in rows)} of {len(rows)}"}
-    for method in rows[0][0]:
-        e = np.array([errors[method] for errors, _ in rows])
-        result[method] = {
-            "median": float(np.median(np.abs(e))),
-            "mean": float(np.mean(np.abs(e))),
-            "bias": float(np.mean(e)),
-        }
+def summary(errors: np.ndarray) -> dict[str, float]:
+    """Median and mean absolute error, and bias, over the curves and, for ours, over seeds."""
+    size = np.abs(errors)
+    return {
+        "median": float(np.median(size, axis=-1).mean()),
+        "mean": float(size.mean()),
+        "bias": float(errors.mean()),
+    }
+
+
+def forecast(found: list[curves.Curve], fraction: float) -> dict[str, Any]:
+    """Every method's errors from a fraction of the compute, and our coverage."""
+    heads = [curves.points([c], until=fraction * c.compute[-1]) for c in found]
+    result: dict[str, Any] = {}
+    seeds = [ours(found, heads, seed) for seed in range(SEEDS)]
+    for name in seeds[0]:
+        rows = np.array([one[name] for one in seeds])
+        result[name] = {**summary(rows[..., 0]), "covered": float(rows[..., 1].mean())}
+    for name, method in RIVALS.items():
+        pairs = [(method(p, c.compute[-END:]), c) for p, c in zip(heads, found, strict=True)]
+        result[name] = summary(np.array([v.mean() - c.reward[-END:].mean() for v, c in pairs]))
     return result
 
+
+RIVALS = {
+    "least squares": plain,
+    "paper's lattice": lambda p, ahead: lattice(p, ahead, float(p.reward[0])),
+    "lattice above the best point": lambda p, ahead: lattice(p, ahead, float(p.reward.max())),
+    "power law": lambda p, ahead: forms.fit_form("power law", p).at(ahead),
+}
 
 if __name__ == "__main__":
     here = Path(__file__).parents[1]
@@ -97,13 +110,13 @@ if __name__ == "__main__":
     path = parser.parse_args().curves
     if not path.exists():
         parser.error(f"curves: no file {path}")
-    generator, found = np.random.default_rng(0), read(path)
+    found = read(path)
     keep(
         "real_curves",
         {
             "file": path.name,
             "curves": len(found),
-            "from the first half": summary(forecast(found, 0.5, generator)),
-            "from the first quarter": summary(forecast(found, 0.25, generator)),
+            "from the first half": forecast(found, 0.5),
+            "from the first quarter": forecast(found, 0.25),
         },
     )
