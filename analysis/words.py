@@ -148,12 +148,11 @@ def _by_ceiling(analysis: Analysis, ranked: Sequence[Fit]) -> tuple[str, list[st
         head = f"The highest ceiling is not settled; {best.run} leads so far"
         lead = [f"{told}. The ceilings of runs trained too short may be higher."]
     elif len(level) > 1:
-        head = f"{best.run} is the fastest of {len(level)} runs with the same ceiling"
-        others = _names([run for run in level if run != best.run])
-        lead = [f"{told}, within the margin of {margin:g} of {others}; it gets there first."]
-        lead.append(
-            f"One of these {len(level)} is {chance(sure)} likely to have the highest ceiling."
-        )
+        head, why = _level(analysis, [f for f in ranked if f.run in level], told)
+        lead = [
+            why,
+            f"One of these {len(level)} is {chance(sure)} likely to have the highest ceiling.",
+        ]
     else:
         head = f"{best.run} {'has' if sure >= SURE else 'seems to have'} the highest ceiling"
         gap = "" if behind is None else f", {peak - behind:.3f} above the next"
@@ -163,6 +162,23 @@ def _by_ceiling(analysis: Analysis, ranked: Sequence[Fit]) -> tuple[str, list[st
     if rivals:
         lead.append(f"Not ruled out, because unresolved: {_names(rivals)}.")
     return head, lead
+
+
+def _level(analysis: Analysis, fits: Sequence[Fit], told: str) -> tuple[str, str]:
+    """The headline where several runs level off within the margin of each other, and why."""
+    best, margin = fits[0], analysis.margin
+    draws = [f.draws.A for f in fits if f.draws is not None]
+    alike = all(np.mean(np.abs(other - draws[0]) <= margin) >= SURE for other in draws[1:])
+    if alike:
+        others = _names([f.run for f in fits[1:]])
+        head = f"{best.run} is the fastest of {len(fits)} runs with the same ceiling"
+        return head, f"{told}, within the margin of {margin:g} of {others}; it gets there first."
+    head = f"{len(fits)} runs lead, and cannot be told apart yet"
+    names = _names([f.run for f in fits])
+    tops = [top for f in fits if (top := ceiling(f)) is not None]
+    where = f"{rate(min(tops))} to {rate(max(tops))}"
+    why = f"The ceilings of {names} are within the margin of {margin:g} of each other ({where})"
+    return head, f"{why}, but not known that well."
 
 
 def _overtaking(analysis: Analysis, ranked: Sequence[Fit]) -> list[str]:
