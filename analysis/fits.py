@@ -9,6 +9,7 @@ from analysis import forms, posterior, sigmoid
 from analysis.curves import Array, Curve, Points, points, window
 from analysis.forecast import FURTHEST, LEVEL, SEED_SPREAD, compute_to_resolve, half_width, interval
 from analysis.health import Health, check
+from analysis.notation import amount
 from analysis.posterior import Draws
 
 FEWEST = 5
@@ -93,7 +94,7 @@ class Fit:
             more = (
                 f"would take more than {FURTHEST:.0f} times the compute"
                 if self.needed_compute is None
-                else f"should be settled at compute {self.needed_compute:.3g}, "
+                else f"should be settled at compute {amount(self.needed_compute)}, "
                 f"{self.needed_compute / self.last_compute:.1f} times the furthest point"
             )
             said.append(f"ceiling unresolved, somewhere in {low:.3f} to {high:.3f}: {more}")

@@ -13,9 +13,10 @@ import numpy as np
 
 from analysis.effects import Interaction
 from analysis.fits import Fit, windows
+from analysis.notation import amount, chance, rate, unit
 from analysis.ranking import Analysis
 from analysis.verdicts import Verdict
-from analysis.words import amount, chance, rate, state, unit
+from analysis.words import state
 
 SIGNS = {
     "higher ceiling": ("▲", "up"),
@@ -84,17 +85,12 @@ def _gap(v: Verdict, margin: float) -> str:
 
 def _verdict(v: Verdict, analysis: Analysis) -> tuple[str, ...]:
     sign, css = SIGNS[v.verdict]
-    spent = max((f.last_compute for f in analysis.fits if f.run in v.runs), default=0.0)
-    more = ""
-    if v.needed_compute and v.needed_compute > spent:
-        units = unit(analysis.options.compute_axis)
-        more = f" About {amount(v.needed_compute)} {units} a run should settle it."
     name = v.choice if v.axis == "run" else f"{v.axis}={v.choice}"
     return (
         f"<b>{escape(name)}</b> <small>against {escape(v.versus)}</small>",
         f'<span class="word {css}"><i aria-hidden="true">{sign}</i> {escape(v.verdict)}</span>',
         _gap(v, analysis.margin),
-        escape(f"{v.evidence}.{more}"),
+        escape(f"{v.evidence}."),
     )
 
 

@@ -21,9 +21,10 @@ import numpy as np
 from analysis import page
 from analysis.curves import Curve, window
 from analysis.fits import Fit
+from analysis.notation import amount, chance, interval, rate, unit
 from analysis.ranking import Analysis
 from analysis.svg import curves_svg
-from analysis.words import amount, answer, ceiling, chance, interval, rate, state, unit
+from analysis.words import answer, ceiling, state
 
 EMBEDDED_DRAWS = 40_000
 """Posterior curves in a page, shared out among its runs: about 1 MB."""

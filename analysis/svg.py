@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from analysis.curves import Array
+from analysis.notation import amount
 from analysis.sigmoid import value
-from analysis.words import amount
 
 WIDTH, HEIGHT = 720, 430
 LEFT, RIGHT, TOP, BOTTOM = 58, 520, 16, 380

@@ -9,6 +9,7 @@ from analysis import posterior
 from analysis.curves import Array
 from analysis.fits import Fit
 from analysis.forecast import FURTHEST, compute_to_tell, crossing, interval
+from analysis.notation import amount
 
 HIGHER, LOWER = "higher ceiling", "lower ceiling"
 FASTER, SLOWER = "same ceiling, faster", "same ceiling, slower"
@@ -86,7 +87,7 @@ def _ceilings(verdict: Verdict, pairs: Sequence[Pair], margin: float) -> Verdict
         return replace(verdict, verdict=NO_DIFFERENCE)
     needed = _needed(pairs[0], margin) if len(pairs) == 1 else None
     if needed is not None:
-        said += f"; both at compute {needed:.3g} should tell"
+        said += f"; both at compute {amount(needed)} should tell"
     return replace(verdict, verdict=UNRESOLVED, evidence=said, needed_compute=needed)
 
 
@@ -131,7 +132,7 @@ def _crossing(v: Verdict, pairs: Sequence[Pair], margin: float) -> Verdict:
     if found.compute is None or found.probability <= 0.5:
         return v
     where = found.compute.middle
-    return replace(v, evidence=f"{v.evidence}; the curves cross at {where:.3g}", crossing=where)
+    return replace(v, evidence=f"{v.evidence}; the curves cross at {amount(where)}", crossing=where)
 
 
 def efficiency(f: Fit, A: float, rng: np.random.Generator) -> Array:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from analysis.curves import curve
+from analysis.notation import amount, chance, interval
 from analysis.ranking import analyse
 from analysis.report import embed, rows, write
 from analysis.sigmoid import value
 from analysis.svg import BOTTOM, LEFT, RIGHT, SHOWN, TOP, curves_svg, decades, ticks
-from analysis.words import amount, answer, chance, interval
+from analysis.words import answer
 from tests.analysis.reported import AT, HOSTILE, SKIP_BELOW, close, crossing, made, many
 
 CONTEXT = {

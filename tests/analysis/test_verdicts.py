@@ -8,6 +8,7 @@ import pytest
 from analysis import effects, sigmoid, verdicts
 from analysis.curves import Curve
 from analysis.fits import Fit, judge
+from analysis.notation import amount
 from analysis.ranking import Analysis, Options, analyse
 from tests.analysis.simulate import SCALERL, run
 
@@ -91,7 +92,7 @@ def test_curves_that_cross_say_where() -> None:
         v.crossing, 0.58, 1.9, 2000, 0.2
     )
     assert abs(float(gap)) < 0.01
-    assert f"the curves cross at {v.crossing:.3g}" in v.evidence
+    assert f"the curves cross at {amount(v.crossing)}" in v.evidence
     found = sweep(changed("down", (0.52, 1.92, 2542, 0.2), 2, loss="down"))
     assert found.verdicts[0].crossing is None
 
