@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 Row = Sequence[object]
@@ -60,6 +63,14 @@ def duration(seconds: float | None) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def program() -> str:
+    """What to type to run this program again: its name where the shell finds it, or its path."""
+    used = Path(sys.argv[0])
+    if used.name != "shortlist" or shutil.which("shortlist") == str(used.absolute()):
+        return "shortlist"
+    return os.path.relpath(used)
 
 
 def _numeric(cells: Sequence[str]) -> bool:

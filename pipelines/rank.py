@@ -14,7 +14,7 @@ from analysis.ranking import Analysis, Options, analyse
 from analysis.report import write
 from analysis.words import answer
 from pipelines.config import Tracking
-from pipelines.display import note
+from pipelines.display import note, program
 from pipelines.errors import ServiceError, UserError
 from pipelines.files import Record
 from pipelines.ledger import Ledger
@@ -120,7 +120,7 @@ def _launch(manifest: Mapping[str, Any], override: str) -> str:
     """The command that launched a sweep, with one override more, or another value of it."""
     key = override.partition("=")[0]
     kept = [item for item in manifest["overrides"] if item.partition("=")[0] != key]
-    return shlex.join(["shortlist", "launch", manifest["sweep"], *kept, override, "--follow"])
+    return shlex.join([program(), "launch", manifest["sweep"], *kept, override, "--follow"])
 
 
 def _from_ledger(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.cli import COMMANDS, main
-from pipelines.display import duration, quantity, table
+from pipelines.display import duration, program, quantity, table
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -151,6 +151,21 @@ def test_a_pipe_gets_plain_aligned_text(capsys: pytest.CaptureFixture[str]) -> N
         capsys.readouterr().out
         == "t\nrun         pass rate\nloss=cispo        0.5\n[b]                 -\n"
     )
+
+
+def test_the_program_is_named_as_it_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "bin" / "shortlist"
+    script.parent.mkdir()
+    script.write_text("")
+    script.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(script)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == "bin/shortlist"
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert program() == "shortlist"
 
 
 def test_quantities_and_durations_read_well() -> None:
