@@ -84,7 +84,7 @@ def test_the_wheel_holds_the_code_and_its_configuration(tmp_path: Path) -> None:
     subprocess.run(build, check=True, capture_output=True)
     wheel = next(tmp_path.glob("*.whl"))
     names = set(zipfile.ZipFile(wheel).namelist())
-    wanted = [*CONF.rglob("*.yaml"), *(REPOSITORY / "analysis").glob("*.py")]
+    wanted = [*CONF.rglob("*.yaml"), *(REPOSITORY / "analysis").glob("*.*")]
     assert {str(path.relative_to(REPOSITORY)) for path in wanted} <= names
     code = f"import sys; sys.path.insert(0, {str(wheel)!r}); import recipes.config"
     subprocess.run([sys.executable, "-I", "-c", code], check=True)
