@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -112,6 +113,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status (0 done, 1 no, 2 bad input, 3 out of reach)."""
+    _usable_output()
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:
@@ -129,6 +131,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             kind = type(error).__name__
             return _fail(f"unexpected {kind}: {error} (--debug shows the traceback)", 1)
         return _fail(str(known), known.status)
+
+
+def _usable_output() -> None:
+    """A closed stream swallows, and one that knows ASCII only replaces, what it cannot take."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  (for good)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _known(error: Exception) -> ShortlistError | None:

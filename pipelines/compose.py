@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -24,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipelines.config import Settings, Sweep
 from pipelines.errors import UserError
-from recipes.config import AXES
+from recipes.config import AXES, ConfigError
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 GROUPS = (*AXES, "recipe", "budget", "cluster", "tracking")
@@ -50,7 +51,8 @@ class Composer:
         for folder in config_dirs:
             if not folder.is_dir():
                 raise UserError(f"--config-dir: got {str(folder)!r}, allowed: an existing folder")
-        found = ",".join(f"'file://{folder.resolve()}'" for folder in config_dirs)
+        _no_clash([CONF, *config_dirs])
+        found = ",".join(_quoted(f"file://{folder.resolve()}") for folder in config_dirs)
         self._searchpath = [f"hydra.searchpath=[{found}]"] if found else []
         self._choices: dict[tuple[str, str], DictConfig] = {}
 
@@ -72,8 +74,8 @@ class Composer:
         key = (group, option)
         if key not in self._choices:
             self._known(group, option)
-            content = self._compose(None, [f"+{group}={option}"])[group]
-            with _hydra_errors():
+            content = self._content(group, option)
+            with _hydra_errors(f"{group}."):
                 typed = OmegaConf.structured(AXIS_TYPES[group])
                 node = OmegaConf.merge(typed, content)
             assert isinstance(node, DictConfig)
@@ -83,8 +85,9 @@ class Composer:
     def sweep(self, name: str, overrides: Sequence[str]) -> Sweep:
         """The sweep `name`, under the overrides that begin with ``sweep.``."""
         self._known("sweep", name)
-        config = self._compose(None, [f"+sweep={name}", *(f"++{item}" for item in overrides)])
-        return schema(Sweep, config.sweep, prefix="sweep.")
+        parse(overrides)
+        content = self._content("sweep", name, *(f"++{item.lstrip('+')}" for item in overrides))
+        return schema(Sweep, content, prefix="sweep.")
 
     def options(self, group: str) -> list[str]:
         """The options of a group, by name."""
@@ -108,8 +111,16 @@ class Composer:
                 )
             if override.is_delete():
                 raise UserError(f"{name}: got {given!r}, allowed: {name}=value")
-            if name in GROUPS and isinstance(override.value(), str):
+            if name in GROUPS:
                 self._known(name, str(override.value()))
+
+    def _content(self, group: str, option: str, *overrides: str) -> DictConfig:
+        config = self._compose(None, [f"+{group}={_quoted(option)}", *overrides])
+        content = config.get(group)
+        if not isinstance(content, DictConfig):
+            allowed = "keys of its own, and no '# @package' line"
+            raise UserError(f"{group}/{option}.yaml: defines no {group}, allowed: {allowed}")
+        return content
 
     def _compose(self, name: str | None, overrides: Sequence[str]) -> DictConfig:
         with self._hydra():
@@ -130,6 +141,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     parser = OverridesParser.create()
     parsed = []
     for text in overrides:
+        if not isinstance(text, str):
+            raise UserError(f"sweep.set: got {text!r}, allowed: texts such as 'loss=cispo'")
         try:
             parsed.append(parser.parse_override(text))
         except HydraException as error:
@@ -143,16 +156,15 @@ def merged(base: DictConfig, nodes: dict[str, DictConfig], values: dict[str, Any
     """`base` with whole groups replaced by `nodes`, then single keys set to `values`."""
     config = copy.deepcopy(base)
     OmegaConf.set_struct(config, False)
-    for group, node in nodes.items():
-        config[group] = copy.deepcopy(node)
-    for key, value in values.items():
-        if OmegaConf.is_missing(config, key) or OmegaConf.select(config, key, default=...) is ...:
-            known = OmegaConf.select(config, key.rpartition(".")[0] or key, default=None)
-            allowed = (
-                " | ".join(map(str, known)) if isinstance(known, DictConfig) else "a known key"
-            )
-            raise UserError(f"{key}: no such key, allowed: {allowed}")
-        OmegaConf.update(config, key, value)
+    with _hydra_errors():
+        for group, node in nodes.items():
+            config[group] = copy.deepcopy(node)
+        for key, value in values.items():
+            if OmegaConf.select(config, key, default=...) is ...:
+                parent = OmegaConf.select(config, key.rpartition(".")[0], default=None)
+                known = parent if isinstance(parent, DictConfig) else config
+                raise UserError(f"{key}: no such key, allowed: {' | '.join(map(str, known))}")
+            OmegaConf.update(config, key, value)
     return config
 
 
@@ -163,42 +175,74 @@ def schema(kind: type[Schema], config: DictConfig, prefix: str = "") -> Schema:
         UserError: A key that the schema lacks, or a value of another type.
         ConfigError: A value that the schema's own checks refuse.
     """
-    try:
+    with _hydra_errors(prefix):
         plain = OmegaConf.to_container(config, resolve=True)
         result = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), plain))
-    except OmegaConfBaseException as error:
-        raise UserError(_one_line(error, prefix)) from error
     assert isinstance(result, kind)
     return result
 
 
+def _no_clash(folders: Sequence[Path]) -> None:
+    """Refuses two different files of one name: Hydra would take the first without a word."""
+    seen: dict[Path, Path] = {}
+    for folder in folders:
+        for path in (
+            item for group in (*GROUPS, "sweep") for item in folder.glob(f"{group}/*.yaml")
+        ):
+            name = path.relative_to(folder)
+            first = seen.setdefault(name, path)
+            if first.read_bytes() != path.read_bytes():
+                raise UserError(
+                    f"--config-dir: {path}: got the name of {first}, allowed: another name"
+                )
+
+
+def _quoted(text: str) -> str:
+    """`text` as Hydra's grammar takes any text."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def _one_line(error: OmegaConfBaseException, prefix: str = "") -> str:
     """OmegaConf's messages run over several lines; a person gets the key and the reason."""
-    key = f"{prefix}{error.full_key}" if error.full_key else prefix.rstrip(".") or "configuration"
-    if isinstance(error, KeyError | AttributeError) and is_dataclass(error.object_type):
-        allowed = " | ".join(item.name for item in fields(error.object_type))
-        return f"{key}: no such key, allowed: {allowed}"
+    key = (error.full_key or "").removeprefix(prefix)
+    key = f"{prefix}{key}".rstrip(".") or "configuration"
+    if isinstance(error, KeyError | AttributeError):
+        kind = error.object_type
+        typed = [item.name for item in fields(kind)] if kind and is_dataclass(kind) else []
+        names = typed or [f"+{key}=value"]
+        return f"{key}: no such key, allowed: {' | '.join(names)}"
     reason = str(error.msg or error).splitlines()[0]
     mistyped = re.match(r"Value (.*) of type .* could not be converted to (\w+)", reason)
     if mistyped:
-        kinds = {"Integer": "a whole number", "Float": "a number", "Boolean": "true | false"}
-        given, kind = mistyped.groups()
-        return f"{key}: got {given}, allowed: {kinds.get(kind, kind)}"
+        words = {"Integer": "a whole number", "Float": "a number", "Boolean": "true | false"}
+        given, wanted = mistyped.groups()
+        return f"{key}: got {given}, allowed: {words.get(wanted, wanted)}"
     return f"{key}: {reason}"
 
 
 @contextmanager
-def _hydra_errors() -> Iterator[None]:
+def _hydra_errors(prefix: str = "") -> Iterator[None]:
+    """Tells in one line, as a `UserError`, what is wrong with a configuration or its file."""
     try:
         yield
+    except ConfigError:
+        raise
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "start_mark", None)
+        where = f"{mark.name}, line {mark.line + 1}" if mark else "configuration"
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{where}: not YAML: {reason}") from error
     except (HydraException, OmegaConfBaseException) as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OmegaConfBaseException):
             cause = cause.__cause__
         if cause is not None:
-            raise UserError(_one_line(cause)) from error
+            raise UserError(_one_line(cause, prefix)) from error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UserError("; ".join(lines[:2])) from error
+    except (ValueError, OSError, RecursionError, OverflowError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise UserError(f"{prefix.rstrip('.') or 'configuration'}: {reason}") from error
 
 
 @contextmanager

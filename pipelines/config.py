@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipes.config import AXES, ConfigError, RunConfig
+from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out")
 CLUSTERS = ("local", "slurm")
@@ -101,6 +101,8 @@ class Sweep:
             raise ConfigError(
                 "sweep.axes", self.axes, f"at least one of {', '.join(AXES)}, or a key"
             )
+        if self.compute not in COMPUTE_AXES:
+            raise ConfigError("sweep.compute", self.compute, " | ".join(COMPUTE_AXES))
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError("sweep.seeds", self.seeds, "one or more different whole numbers")
         for axis, choices in self.axes.items():

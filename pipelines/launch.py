@@ -175,7 +175,8 @@ def _notes(
 ) -> Iterator[str]:
     for run in plan.runs:
         if states[run.run_id] == "failed" and not retry:
-            yield f"run {run.run_id} ({run.label}) failed (shortlist retry {plan.sweep})"
+            again = "`retry` in place of `launch` tries it again"
+            yield f"run {run.run_id} ({run.label}) failed; {again}"
         history = ledger.run(run.run_id).history()
         if history.attempts and history.request and history.request["recipes"] != code.recipes:
             yield f"run {run.run_id} ({run.label}) was trained by other training code than today's"
@@ -191,6 +192,7 @@ def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
         "base": plan.base,
         "varied": plan.varied,
         "overrides": plan.overrides,
+        "config_dirs": plan.config_dirs,
         "command": sys.argv,
         "time": time(),
         "cluster": asdict(plan.settings.cluster),

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Plan:
     runs: list[PlannedRun]
     settings: Settings
     overrides: list[str]
+    config_dirs: list[str] = field(default_factory=list)
 
     def rows(self) -> list[dict[str, Any]]:
         """The runs as a manifest keeps them."""
@@ -95,6 +96,7 @@ def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] =
         runs=runs,
         settings=expander.settings,
         overrides=list(overrides),
+        config_dirs=[str(folder) for folder in config_dirs],
     )
 
 
@@ -205,12 +207,13 @@ class _Expander:
         if repeated:
             raise ConfigError("sweep.axes", sorted(repeated), "each axis once")
         for key in self._keys:
-            if key not in SWEPT_GROUPS and "." not in key:
-                raise ConfigError(
-                    "sweep.axes", key, f"{' | '.join(SWEPT_GROUPS)}, or a key with a dot"
-                )
-            if self._sweep.axes.get(key, []) is None and key not in AXES:
-                raise ConfigError(f"sweep.axes.{key}", None, "a list of choices")
+            axis, dot, _ = key.partition(".")
+            if key not in SWEPT_GROUPS and not (dot and axis in AXES):
+                allowed = f"{' | '.join(SWEPT_GROUPS)}, or a key of one, such as optimizer.lr"
+                raise ConfigError("sweep.axes", key, allowed)
+        for axis, choices in self._sweep.axes.items():
+            if choices is None and axis not in AXES:
+                raise ConfigError(f"sweep.axes.{axis}", None, "a list of choices")
         if self._sweep.strategy != "grid":
             return
         given = {str(item.key_or_group) for item in parse(self._overrides)} & set(self._keys)
@@ -245,7 +248,7 @@ def _text(choice: object) -> str:
     """A choice as it is shown and compared: YAML's 1e-4 and 0.0001 are one choice."""
     if isinstance(choice, DictConfig) or choice is None:
         return "null" if choice is None else str(OmegaConf.to_container(choice))
-    return f"{choice:g}" if isinstance(choice, float) else str(choice)
+    return str(choice)
 
 
 def _unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:

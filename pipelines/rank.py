@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from pipelines.ledger import Ledger
 from pipelines.manifest import manifest_of
 from recipes.config import COMPUTE_AXES
 
+DEFAULT_ROOT = os.environ.get("SHORTLIST_ROOT", "outputs")
 PASS_RATE = "eval/pass_rate"
 STDERR = "eval/pass_rate_stderr"
 TRUNCATION = "eval/truncation_rate"
@@ -81,7 +83,7 @@ def rank_sweep(
 
 def context(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """How a sweep's report came about, for its last section."""
-    command = " ".join(["shortlist launch", manifest["sweep"], *manifest["overrides"]])
+    command = shlex.join(["shortlist", "launch", manifest["sweep"], *_typed(manifest)])
     kept = ("sweep", "strategy", "commit", "versions", "time")
     return {**{key: manifest.get(key) for key in kept}, "command": command}
 
@@ -111,16 +113,25 @@ def _next(ranked: Ranked) -> Iterable[tuple[str, str]]:
         # Beyond four times the compute a forecast of what is needed says little.
         amount = math.ceil(budget["amount"] * min(max(needed), 4.0))
         why = "continues the runs: settles more ceilings"
-        yield _launch(manifest, f"budget.amount={amount}"), why
+        yield _launch(ranked, f"budget.amount={amount}"), why
     if len({row["seed"] for row in manifest["runs"]}) == 1:
-        yield _launch(manifest, "sweep.seeds=[0,1,2]"), "do the differences repeat?"
+        yield _launch(ranked, "sweep.seeds=[0,1,2]"), "do the differences repeat?"
 
 
-def _launch(manifest: Mapping[str, Any], override: str) -> str:
+def _launch(ranked: Ranked, override: str) -> str:
     """The command that launched a sweep, with one override more, or another value of it."""
     key = override.partition("=")[0]
-    kept = [item for item in manifest["overrides"] if item.partition("=")[0] != key]
-    return shlex.join([program(), "launch", manifest["sweep"], *kept, override, "--follow"])
+    root = ranked.folder.parents[1]
+    typed = [item for item in _typed(ranked.manifest) if item.partition("=")[0] != key]
+    if root != Path(DEFAULT_ROOT).absolute() and not any(i.startswith("root=") for i in typed):
+        typed.append(f"root={root}")
+    return shlex.join([program(), "launch", ranked.manifest["sweep"], *typed, override, "--follow"])
+
+
+def _typed(manifest: Mapping[str, Any]) -> list[str]:
+    """What was typed after the name of the sweep."""
+    folders = [word for path in manifest.get("config_dirs", []) for word in ("--config-dir", path)]
+    return [*folders, *manifest["overrides"]]
 
 
 def _from_ledger(

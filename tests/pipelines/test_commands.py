@@ -89,7 +89,7 @@ def test_what_failed_is_shown_and_tried_again_only_when_told(
 
     (root / "runs" / "behave").unlink()
     assert main(["launch", *words, "--follow"]) == 1
-    assert "(loss=cispo) failed (shortlist retry small)" in capsys.readouterr().err
+    assert "(loss=cispo) failed; `retry`" in capsys.readouterr().err
     status, followed = answer(capsys, "retry", *words, "--follow")
     runs = followed["runs"]
     assert isinstance(runs, list)

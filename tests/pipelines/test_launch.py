@@ -132,7 +132,9 @@ def test_failed_runs_wait_for_a_person(plan: Plan, ledger: Ledger) -> None:
     failed.event("failed", attempt=1, error="no")
     report = launch.launch(plan, ledger)
     assert report.planned == []
-    assert report.notes == [f"run {failed.run_id} (loss=grpo) failed (shortlist retry tiny)"]
+    assert report.notes == [
+        f"run {failed.run_id} (loss=grpo) failed; `retry` in place of `launch` tries it again"
+    ]
     assert launch.launch(plan, ledger, retry=True).planned == [failed.run_id]
 
 

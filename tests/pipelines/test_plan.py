@@ -172,6 +172,12 @@ REFUSED = {
     "sweep.axes={loss: []}": r"sweep\.axes\.loss: got \[\], allowed: a list of at least one",
     "sweep.axes={loss: [nope]}": "loss: got 'nope', allowed: .*cispo",
     "sweep.axes={loss.nope: [1]}": r"loss\.nope: no such key, allowed: name",
+    "sweep.axes={budget.amount: [1, 2]}": r"sweep\.axes: got 'budget\.amount', allowed: loss \|",
+    "sweep.axes={optimizer.lr: [high]}": r"optimizer\.lr: got 'high', allowed: a number",
+    "sweep.compute=hours": r"sweep\.compute: got 'hours', allowed: steps \|",
+    "sweep.set=[{loss: cispo}]": r"sweep\.set: got .*, allowed: texts such as 'loss=cispo'",
+    "loss=null": "loss: got 'None', allowed: .*cispo",
+    "cluster.extra.gres=gpu": r"cluster\.extra\.gres: no such key, allowed: \+cluster\.extra\.gres",
     "sweep.nope=1": r"sweep\.nope: no such key, allowed: strategy",
     "sweep.strategy=random": r"sweep\.strategy: got 'random', allowed: grid \| one_at_a_time",
     "sweep.seeds=[0,0]": r"sweep\.seeds: got \[0, 0\], allowed: one or more different",
@@ -193,6 +199,54 @@ def test_an_unknown_sweep_lists_the_known_ones(conf: Path) -> None:
         plan("nope", (), [conf])
     with pytest.raises(UserError, match="--config-dir: got '/nowhere'"):
         plan("demo", (), [Path("/nowhere")])
+
+
+FILES = {
+    "axes: {loss: [grpo": r"s\.yaml, line \d: not YAML: ",
+    "axes: {loss: [grpo]}\naxes: {loss: [grpo]}": r"line 2: not YAML: found duplicate key axes",
+    "42": "configuration: Invalid loaded object type: int",
+    "# @package _global_\naxes: {loss: [grpo]}": r"sweep/s\.yaml: defines no sweep, allowed: keys",
+    'axes: {"loss,advantage": null}': r"sweep\.axes\.loss,advantage: got None, allowed: a",
+    'axes: {loss: [grpo, "${nope}"]}': r"sweep\.axes\.loss\[1\]: Interpolation key 'nope'",
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_broken_sweep_file_is_told_in_one_line(text: str, conf: Path) -> None:
+    write(conf, "s", text)
+    with pytest.raises((UserError, ConfigError), match=FILES[text]) as told:
+        plan("s", (), [conf])
+    assert "\n" not in str(told.value)
+
+
+def test_a_bad_value_in_a_choice_file_names_its_axis(conf: Path) -> None:
+    (conf / "loss").mkdir()
+    (conf / "loss" / "mine.yaml").write_text("name: cispo\nepsilon_low: abc")
+    write(conf, "s", "axes: {loss: [grpo, mine]}")
+    with pytest.raises(UserError, match=r"loss\.epsilon_low: got 'abc', allowed: a number"):
+        plan("s", (), [conf])
+
+
+def test_a_file_with_the_name_of_a_built_in_one_is_refused(conf: Path) -> None:
+    (conf / "loss").mkdir()
+    (conf / "loss" / "grpo.yaml").write_text("name: dapo")
+    write(conf, "s", "axes: {loss: [grpo, cispo]}")
+    with pytest.raises(UserError, match=r"loss/grpo\.yaml: got the name of .*grpo\.yaml, allowed"):
+        plan("s", (), [conf])
+
+
+@pytest.mark.parametrize("name", ["2026", "true", "été", "it's", "a b"])
+def test_any_file_name_can_be_a_sweep_or_a_choice(name: str, conf: Path) -> None:
+    (conf / "loss").mkdir()
+    (conf / "loss" / f"{name}.yaml").write_text("name: cispo")
+    write(conf, name, f'axes: {{loss: ["{name}"]}}')
+    (run,) = plan(name, (), [conf]).runs
+    assert (run.choices["loss"], run.config.loss.name) == (name, "cispo")
+
+
+def test_values_that_differ_a_little_are_different_choices(conf: Path) -> None:
+    write(conf, "s", "axes: {optimizer.lr: [0.00012345678, 0.00012345679]}")
+    assert len({run.label for run in plan("s", (), [conf]).runs}) == 2
 
 
 def test_resolved_is_plain_data(conf: Path) -> None:

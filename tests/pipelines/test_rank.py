@@ -99,7 +99,8 @@ def test_known_curves_get_the_right_fits_verdicts_and_order(sweep: Ledger) -> No
     told = list(conclusion(ranked))
     assert told[0].startswith("loss=cispo has the highest ceiling. ")
     assert told[1] == "Better than the base: loss=cispo (higher ceiling)."
-    assert told[-1].startswith("Next: shortlist launch known 'sweep.seeds=[0,1,2]' --follow")
+    launch = f"shortlist launch known root={sweep.root} 'sweep.seeds=[0,1,2]' --follow"
+    assert told[-1].startswith(f"Next: {launch}")
 
 
 def test_choices_that_move_together_are_one_axis(sweep: Ledger) -> None:
@@ -120,12 +121,13 @@ def test_choices_that_move_together_are_one_axis(sweep: Ledger) -> None:
 def test_what_to_type_next_replaces_what_was_typed(sweep: Ledger) -> None:
     manifest = sweep.sweep("known").manifest()
     assert manifest is not None
-    typed = ["budget.amount=20", "loss.epsilon_high=3"]
-    files.write_json(sweep.sweep("known").manifest_file, {**manifest, "overrides": typed})
+    changes = {"overrides": ["budget.amount=20", "loss.epsilon_high=3"], "config_dirs": ["my"]}
+    files.write_json(sweep.sweep("known").manifest_file, {**manifest, **changes})
     told = list(conclusion(rank_sweep(sweep, "known", Options(until=3e9))))
     amount = next(line for line in told if "budget.amount" in line)
     assert amount.count("budget.amount") == 1
-    assert amount.startswith("Next: shortlist launch known loss.epsilon_high=3 budget.amount=")
+    wanted = f"--config-dir my loss.epsilon_high=3 root={sweep.root} budget.amount="
+    assert amount.startswith(f"Next: shortlist launch known {wanted}")
 
 
 def test_the_report_is_beside_the_manifest(sweep: Ledger) -> None:
