@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,7 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 
 PERCENT_ABOVE = 1.5
-"""Rewards all within 0..100 with one above this are percentages: no pass rate exceeds 1."""
+"""Rewards with a median above this are percentages: no pass rate exceeds 1."""
+COMPUTE_RANGE = (1e-30, 1e30)
+"""Compute that can be fitted and drawn, whatever its unit."""
+STDERR_RANGE = (1e-9, 1e3)
+"""Standard errors that say something of a pass rate; others are taken as missing."""
 
 
 class CurveError(ValueError):
@@ -90,10 +95,10 @@ def curve(
         seed: Seed of the run.
         truncation: (n,) truncation rates.
         signals: Training metrics by name, any length.
-        percent: Whether rewards are percentages; None decides from their range.
+        percent: Whether rewards are percentages; None decides as `in_percent`.
 
     Raises:
-        CurveError: Lengths differ, or a reward is outside the allowed range.
+        CurveError: Lengths differ, or a compute or a reward is outside the allowed range.
     """
     notes: list[str] = []
     columns = [_column(run, "compute", compute), _column(run, "reward", reward)]
@@ -108,8 +113,10 @@ def curve(
         raise CurveError(
             f"{run}: {len(columns[1])} rewards for {len(columns[0])} values of compute"
         )
-    table = _merge_repeats(_drop(np.stack(columns, axis=1), notes), notes)
+    table = _drop(np.stack(columns, axis=1), notes)
+    _check_compute(run, table[:, 0])
     _to_fractions(run, table, percent, notes)
+    table = _merge_repeats(table, notes)
     zero = table[table[:, 0] == 0]
     rest = table[table[:, 0] > 0]
     errors = _fill_errors(np.concatenate([zero[:, 2], rest[:, 2]]), notes)
@@ -128,6 +135,12 @@ def curve(
         signals={k: np.asarray(v, dtype=np.float64) for k, v in (signals or {}).items()},
         notes=notes,
     )
+
+
+def in_percent(rewards: ArrayLike) -> bool:
+    """Whether rewards are in percent, by the median: a stray one among fractions is not."""
+    finite = [value for value in np.asarray(rewards, np.float64).tolist() if np.isfinite(value)]
+    return bool(finite) and median(finite) > PERCENT_ABOVE
 
 
 def recipes(curves: Sequence[Curve]) -> list[list[Curve]]:
@@ -219,17 +232,23 @@ def _merge_repeats(table: Array, notes: list[str]) -> Array:
     return merged
 
 
+def _check_compute(run: str, compute: Array) -> None:
+    low, high = COMPUTE_RANGE
+    wrong = compute[(compute > 0) & ((compute < low) | (compute > high))]
+    if len(wrong):
+        raise CurveError(f"{run}: compute {wrong[0]:g}: allowed 0, or {low:g} to {high:g}")
+
+
 def _to_fractions(run: str, table: Array, percent: bool | None, notes: list[str]) -> None:
     """Turn percentages into fractions in place, or refuse what is neither."""
     y = table[:, 1][np.isfinite(table[:, 1])]
     if percent is None:
-        percent = bool(len(y) and y.max() > PERCENT_ABOVE)
+        percent = in_percent(y)
     top = 100.0 if percent else 1.0
     wrong = y[(y < -1e-9) | (y > top * (1 + 1e-9))]
     if len(wrong):
-        raise CurveError(
-            f"{run}: reward {wrong[0]:g}: allowed 0 to 1, or percentages from 0 to 100"
-        )
+        told = f"0 to 1, or percentages from 0 to 100 with a median above {PERCENT_ABOVE:g}"
+        raise CurveError(f"{run}: reward {wrong[0]:g}: allowed {told}")
     if percent:
         table[:, 1:3] /= 100
         notes.append("rewards given in percent, divided by 100")
@@ -238,7 +257,11 @@ def _to_fractions(run: str, table: Array, percent: bool | None, notes: list[str]
 
 def _fill_errors(errors: Array, notes: list[str]) -> Array | None:
     """Standard errors with the unusable ones replaced by the median, or None if there are none."""
-    usable = np.isfinite(errors) & (errors > 0)
+    low, high = STDERR_RANGE
+    usable = (errors >= low) & (errors <= high)
+    strange = (errors > 0) & ~usable
+    if strange.any():
+        notes.append(f"standard error of {_count(strange)} ignored: outside {low:g} to {high:g}")
     if not usable.any():
         return None
     if not usable.all():

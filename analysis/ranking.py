@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from analysis import effects, pooling, sigmoid, verdicts
-from analysis.curves import Array, Curve, CurveError, recipes
+from analysis.curves import COMPUTE_RANGE, Array, Curve, CurveError, recipes
 from analysis.effects import Interaction
 from analysis.fits import Fit, judge, seed_margin, settle
 from analysis.forecast import interval
@@ -48,6 +48,9 @@ class Options:
             if name == "skip_below" and given == 0:
                 continue
             raise CurveError(f"{name}: got {given!r}, allowed: a number > 0")
+        low, high = COMPUTE_RANGE
+        if self.at is not None and not low <= self.at <= high:
+            raise CurveError(f"at: got {self.at:g}, allowed: {low:g} to {high:g}")
 
 
 @dataclass

@@ -44,12 +44,16 @@ def write(analysis: Analysis, folder: Path, context: Mapping[str, Any]) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     embedded = embed(analysis)
-    document = json.dumps(analysis.document(), indent=2, allow_nan=False) + "\n"
-    _replace(folder / "ranking.json", document)
-    _replace(folder / "curves.svg", curves_svg(embedded))
-    _replace(folder / "report.html", _html(analysis, embedded, context))
+    # All is drawn before any is written: no new ranking beside an old figure.
+    files = {
+        "ranking.json": json.dumps(analysis.document(), indent=2, allow_nan=False) + "\n",
+        "curves.svg": curves_svg(embedded),
+        "report.html": _html(analysis, embedded, context),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        _replace(folder / name, text)
 
 
 def rows(analysis: Analysis) -> tuple[list[str], list[list[str]]]:

@@ -7,19 +7,24 @@ either put right, with a note in the curve that says so, or refused in one line.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short
 
-from analysis.curves import PERCENT_ABOVE, Curve, curve
+from analysis.curves import Curve, curve, in_percent
 from analysis.ranking import Analysis, Options, analyse
 from pipelines.errors import UserError
 
 MISSING = frozenset({"", "na", "n/a", "none", "null"})
 """Cells that hold no number; ``nan`` is one to `float` already."""
 DELIMITERS = (",", "\t", ";")
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+"""Characters that break a terminal or XML, or are in no encoding."""
 
 Table = Mapping[str, Sequence[object]]
 """Columns by name, all of the same length (n_rows,)."""
@@ -42,9 +47,16 @@ class Columns:
 
 
 def _read_csv(path: Path) -> Table:
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
-    delimiter = max(DELIMITERS, key=lines[0].count) if lines else ","
-    rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
+    text = path.read_text(encoding="utf-8-sig").lstrip("\n")
+    delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)
+    rows: list[list[str]] = []
+    try:
+        for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
+            rows += [row] if row else []
+    except csv.Error as error:
+        where = f"row {len(rows)}" if rows else "the header"
+        text = f"{path}: {where}: {error}, allowed: cells whose quotes are closed"
+        raise UserError(text) from None
     if not rows:
         return {}
     header = [name.strip() for name in rows[0]]
@@ -60,15 +72,20 @@ def _read_csv(path: Path) -> Table:
 
 def _read_jsonl(path: Path) -> Table:
     records: list[dict[str, object]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}: line {number} is not JSON: {error.msg}") from None
+        except (ValueError, RecursionError):
+            text = "a number too long, or nested too deep, allowed: text and numbers"
+            raise UserError(f"{path}: line {number}: {text}") from None
         if not isinstance(record, dict):
-            raise UserError(f"{path}: line {number} is {record!r}, allowed: a JSON object a line")
+            raise UserError(
+                f"{path}: line {number} is {short(record)}, allowed: a JSON object a line"
+            )
         records.append(record)
     names = dict.fromkeys(name for record in records for name in record)
     return {name: [record.get(name) for record in records] for name in names}
@@ -131,15 +148,10 @@ def _numbers(path: Path, name: str, cells: Sequence[object]) -> list[float]:
             continue
         try:
             values.append(float(cell))  # type: ignore[arg-type]  # TypeError is caught
-        except (TypeError, ValueError):
-            text = f"{path}: row {row}, column {name!r}: got {cell!r}, allowed: a number"
+        except (TypeError, ValueError, OverflowError):
+            text = f"{path}: row {row}, column {name!r}: got {short(cell)}, allowed: a number"
             raise UserError(text) from None
     return values
-
-
-def _percent(rewards: Sequence[float]) -> bool:
-    """Whether the pass rates of a file are in percent: one rule for all its runs together."""
-    return max((value for value in rewards if math.isfinite(value)), default=0.0) > PERCENT_ABOVE
 
 
 def _seeds(path: Path, name: str, cells: Sequence[object]) -> list[int | None]:
@@ -156,6 +168,10 @@ def _names(path: Path, name: str, cells: Sequence[object]) -> list[str]:
     if "" in names:
         row = names.index("") + 1
         raise UserError(f"{path}: row {row}, column {name!r}: got nothing, allowed: a run's name")
+    for row, text in enumerate(names, 1):
+        if UNSAFE.search(text):
+            told = f"{path}: row {row}, column {name!r}: got {short(text)}"
+            raise UserError(f"{told}, allowed: a name without control characters")
     return names
 
 
@@ -168,7 +184,7 @@ def read_curves(path: Path, columns: Columns = Columns()) -> list[Curve]:
 
     Raises:
         UserError: the file, a column or a cell cannot be used; names it and what is allowed.
-        CurveError: a pass rate is out of range; names the run.
+        CurveError: a pass rate or a compute is out of range; names the run.
     """
     table = _read(path)
     runs = _names(path, columns.group, _column(path, table, "group", columns.group))
@@ -178,7 +194,7 @@ def read_curves(path: Path, columns: Columns = Columns()) -> list[Curve]:
     stderr = None if errors is None else _numbers(path, columns.stderr or "stderr", errors)
     repeats = _optional(path, table, "seed", columns.seed)
     seeds = [None] * len(runs) if repeats is None else _seeds(path, columns.seed or "seed", repeats)
-    percent = _percent(rewards)
+    percent = in_percent(rewards)
 
     rows: dict[tuple[str, int | None], list[int]] = {}
     for row, key in enumerate(zip(runs, seeds, strict=True)):

@@ -49,7 +49,14 @@ def test_low_percentages_are_only_known_when_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "percent"), [([0.5, 1.2], None), ([-0.2, 0.5], None), ([5, 120], None), ([2], False)]
+    ("reward", "percent"),
+    [
+        ([0.5, 1.2], None),
+        ([-0.2, 0.5], None),
+        ([5, 120], None),
+        ([2], False),
+        ([0.2, 0.3, 0.4, 1.6], None),
+    ],
 )
 def test_rewards_outside_the_range_are_refused_in_one_line(
     reward: list[float], percent: bool | None
@@ -57,6 +64,29 @@ def test_rewards_outside_the_range_are_refused_in_one_line(
     with pytest.raises(CurveError, match=r"^a: reward .*allowed 0 to 1") as refused:
         curve("a", range(1, len(reward) + 1), reward, percent=percent)
     assert "\n" not in str(refused.value)
+
+
+def test_a_reward_out_of_range_is_not_hidden_by_an_average() -> None:
+    with pytest.raises(CurveError, match=r"^a: reward 1\.6: allowed 0 to 1"):
+        curve("a", [1, 2, 2, 3], [0.2, 0.3, 1.6, 0.4])
+
+
+@pytest.mark.parametrize(("compute", "told"), [(1e300, r"1e\+300"), (1e-31, "1e-31")])
+def test_compute_beyond_what_can_be_drawn_is_refused(compute: float, told: str) -> None:
+    with pytest.raises(CurveError, match=rf"^a: compute {told}: allowed 0, or 1e-30 to 1e\+30$"):
+        curve("a", [0, 1, compute], [0.1, 0.2, 0.3])
+    c = curve("a", [0, 1e-30, 1e30, -1e300], [0.1, 0.2, 0.3, 0.4])
+    assert c.compute.tolist() == [1e-30, 1e30]
+
+
+def test_absurd_standard_errors_are_as_good_as_missing() -> None:
+    c = curve("a", [1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], [0.02, 1e160, 0.04, 1e-200])
+    assert c.stderr is not None
+    np.testing.assert_allclose(c.stderr, [0.02, 0.03, 0.04, 0.03])
+    assert c.notes[0] == "standard error of 2 points ignored: outside 1e-09 to 1000"
+    nothing = curve("a", [1, 2], [0.1, 0.2], [1e300, 1e300])
+    assert nothing.stderr is None
+    assert nothing.notes == ["standard error of 2 points ignored: outside 1e-09 to 1000"]
 
 
 def test_lengths_and_words_are_refused() -> None:

@@ -185,6 +185,8 @@ def test_what_is_quoted_lies_in_its_interval(B: float) -> None:
 def test_bad_questions_are_refused_in_one_line() -> None:
     with pytest.raises(CurveError, match="at: got -3, allowed: a number > 0"):
         Options(at=-3)
+    with pytest.raises(CurveError, match=r"at: got 1e\+300, allowed: 1e-30 to 1e\+30$"):
+        Options(at=1e300)
     with pytest.raises(CurveError, match="margin: got nan"):
         Options(margin=float("nan"))
     with pytest.raises(CurveError, match="curves: got none"):

@@ -165,6 +165,25 @@ def test_a_failed_write_leaves_the_old_file(
     assert (tmp_path / "ranking.json").read_text() == "old"
 
 
+def test_a_figure_that_cannot_be_drawn_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> str:
+        raise OverflowError
+
+    monkeypatch.setattr("analysis.report.curves_svg", broken)
+    with pytest.raises(OverflowError):
+        write(close(), tmp_path / "new", {})
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_widest_compute_allowed_can_be_drawn(tmp_path: Path) -> None:
+    x = np.geomspace(1e-30, 1e30, 20)
+    write(analyse([curve("wide", x, np.linspace(0.1, 0.6, 20))]), tmp_path, {})
+    ElementTree.parse(tmp_path / "curves.svg")
+    assert json.loads((tmp_path / "ranking.json").read_text())["fits"][0]["n_points"] == 20
+
+
 def test_curves_without_any_usable_point_still_make_a_report(tmp_path: Path) -> None:
     analysis = analyse([curve("nothing", [1.0, 2.0], [np.nan, np.nan])])
     write(analysis, tmp_path, {})

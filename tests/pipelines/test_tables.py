@@ -80,6 +80,23 @@ def test_percent_is_decided_for_the_whole_file(tmp_path: Path) -> None:
     assert "percent" in " ".join(slow.notes)
 
 
+def test_one_stray_reward_does_not_make_a_file_percent(tmp_path: Path) -> None:
+    rows = [("a", x, 0.1 * x) for x in range(1, 8)]
+    with pytest.raises(CurveError, match=r"^b: reward 1\.6: allowed 0 to 1"):
+        read_curves(write(tmp_path, as_csv([*rows, ("b", 1, 1.6)])))
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x0c"])
+def test_only_line_feeds_end_a_row(tmp_path: Path, separator: str) -> None:
+    record = {"run": "a", "compute": 1, "reward": 0.3, "remark": f"one{separator}two"}
+    line = json.dumps(record, ensure_ascii=False)
+    text = f'run,compute,reward,remark\r\na,1,0.3,one{separator}two\r\na,2,0.4,"x\ny"\r\n'
+    (from_csv,) = read_curves(write(tmp_path, text))
+    (from_json,) = read_curves(write(tmp_path, line + "\r\n", "curves.jsonl"))
+    assert from_csv.reward.tolist() == [0.3, 0.4]
+    assert from_json.reward.tolist() == [0.3]
+
+
 def test_missing_values_infinities_and_repeats_are_put_right(tmp_path: Path) -> None:
     rows = [
         ("a", 0, 0.2),
@@ -134,6 +151,30 @@ REFUSED = {
         '{"run": "a", "compute": [1], "reward": 1}\n',
         "got [1], allowed: a number",
     ),
+    "huge int": (
+        "c.jsonl",
+        f'{{"run": "a", "compute": 1{"0" * 400}}}\n',
+        "row 1, column 'compute'",
+    ),
+    "huger int": ("c.jsonl", f'{{"run": "a", "compute": 1{"0" * 5000}}}\n', "line 1: a number too"),
+    "deep": ("c.jsonl", "{}\n" + "[" * 100_000, "line 2: a number too long, or nested too deep"),
+    "surrogate": (
+        "c.jsonl",
+        '{"run": "\\ud800", "compute": 1, "reward": 0}\n',
+        "row 1, column 'run': got '\\ud800', allowed: a name without",
+    ),
+    "control": (
+        "c.csv",
+        "run,compute,reward\na,1,.3\nb\x1b[2J,1,.3\n",
+        "row 2, column 'run': got 'b\\x1b[2J'",
+    ),
+    "open quote": (
+        "c.csv",
+        'run,compute,reward\na,1,.1\na,2,.2\n"a,4,.3\nb,1,.1\n',
+        "row 3: unexpected end of data",
+    ),
+    "stray quotes": ("c.csv", 'run,compute,reward\n"a,1,.3\n"b,1,.1\n', "row 1: ',' expected"),
+    "long cell": ("c.csv", f"run,compute,reward\n{'a' * 140_000},1,.3\n", "row 1: field larger"),
     "not parquet": ("c.parquet", "hello", "not a Parquet file"),
     "format": ("c.xlsx", "", "got .xlsx, allowed: .csv"),
 }
