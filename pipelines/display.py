@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,18 @@ Row = Sequence[object]
 
 
 def emit(document: Any) -> None:  # noqa: ANN401  (any JSON document)
-    """One JSON document on standard output, strict (no NaN)."""
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    """One JSON document on standard output, strict: what is not finite becomes null."""
+    sys.stdout.write(json.dumps(_strict(document), indent=2, allow_nan=False) + "\n")
+
+
+def _strict(value: Any) -> Any:  # noqa: ANN401  (any JSON document)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value
 
 
 def say(text: str = "") -> None:
@@ -32,10 +43,11 @@ def table(headers: Sequence[str], rows: Sequence[Row], title: str = "") -> None:
     """A table on standard output; columns that hold only numbers are aligned right."""
     texts = [[str(cell) for cell in row] for row in rows]
     right = [_numeric([row[i] for row in texts]) for i in range(len(headers))]
-    if sys.stdout.isatty():
+    widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
+    # Rich would cut cells to fit; a line that the terminal wraps loses nothing.
+    if sys.stdout.isatty() and sum(widths) + 3 * len(widths) <= shutil.get_terminal_size().columns:
         _rich(headers, texts, right, title)
         return
-    widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
     if title:
         say(title)
     for line in ([*headers], *texts):

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipelines.errors import ServiceError
+
 Record = dict[str, Any]
 """One line of a JSON-lines file."""
 
@@ -107,12 +109,26 @@ def write_json(path: Path, document: object) -> None:
     write(path, dumps(document, indent=1) + "\n")
 
 
-def read_json(path: Path) -> Record | None:
-    """The document at `path`, or None where there is none."""
+def read_json(path: Path, *, expendable: bool = False) -> Record | None:
+    """The document at `path`, or None where there is none.
+
+    Args:
+        path: Where it is.
+        expendable: It can be made again: a damaged one counts as none.
+
+    Raises:
+        ServiceError: It is damaged (cut off, say), and not expendable.
+    """
     try:
-        document: Record = json.loads(path.read_text())
+        document = json.loads(path.read_text())
+        if not isinstance(document, dict):
+            raise ValueError("not a JSON object")
     except FileNotFoundError:
         return None
+    except ValueError as error:  # not JSON, or not even text
+        if expendable:
+            return None
+        raise ServiceError(f"{path} is damaged: {error}") from error
     return document
 
 

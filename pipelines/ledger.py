@@ -5,7 +5,7 @@ Nothing here is a stored state: what a run *is* follows from its events, its loc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
@@ -31,6 +31,12 @@ TURNS = (
     "cancelled",
 )
 """Events that say where a run stands; the last one counts. Others (checkpoint) are news."""
+Kinds = Mapping[str, type | tuple[type, ...]]
+"""What every record of a kind has; one that lacks it was damaged."""
+NUMBER = (int, float)
+EVENT: Kinds = {"event": str, "time": NUMBER}
+POINT: Kinds = {"attempt": int, "step": int, "time": NUMBER, "compute": dict, "metrics": dict}
+RESULT: Kinds = {"compute": dict}
 LANE_START_S = 15.0
 """How long a local lane may take to start, before another is started in its place."""
 
@@ -103,7 +109,11 @@ class SweepFiles:
         self.ranking = folder / "ranking.json"
 
     def manifest(self) -> Record | None:
-        """What was launched under this name, or None."""
+        """What was launched under this name, or None.
+
+        Raises:
+            ServiceError: The file is damaged.
+        """
         return files.read_json(self.manifest_file)
 
 
@@ -146,7 +156,7 @@ class RunFiles:
 
     def history(self) -> History:
         """What happened so far."""
-        return History(files.read(self.events_file)[0])
+        return History(_whole(files.read(self.events_file)[0], EVENT))
 
     def point(
         self, attempt: int, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]
@@ -157,11 +167,21 @@ class RunFiles:
 
     def points(self) -> list[Record]:
         """Every point once, by ascending step, with numbers as floats (see `latest`)."""
-        return latest(files.read(self.metrics_file)[0])
+        return latest(self.points_since(0)[0])
+
+    def points_since(self, offset: int) -> tuple[list[Record], int]:
+        """The points from byte `offset` on as they were written, and the offset after the last."""
+        points, end = files.read(self.metrics_file, offset)
+        return _whole(points, POINT), end
+
+    def last_points(self) -> list[Record]:
+        """The points at the end of the file, as they were written."""
+        return _whole(files.tail(self.metrics_file), POINT)
 
     def result(self) -> Record | None:
-        """What the run ended with, once it reached a budget."""
-        return files.read_json(self.result_file)
+        """What the run ended with, once it reached a budget; without it, it is trained again."""
+        result = files.read_json(self.result_file, expendable=True)
+        return next(iter(_whole([result or {}], RESULT)), None)
 
     def running(self) -> bool:
         """Whether a process on this machine (or one that shares its locks) is training it."""
@@ -234,7 +254,16 @@ class History:
 
 def reaches(compute: Mapping[str, float], budget: Budget) -> bool:
     """Whether `compute` spent is all of `budget`."""
-    return compute.get(budget.axis, 0.0) >= budget.amount
+    return float(compute.get(budget.axis, 0.0)) >= budget.amount
+
+
+def _whole(records: Iterable[Record], kinds: Kinds) -> list[Record]:
+    """Those of `records` that have what `kinds` says."""
+    return [
+        record
+        for record in records
+        if all(isinstance(record.get(key), kind) for key, kind in kinds.items())
+    ]
 
 
 def latest(points: Sequence[Record]) -> list[Record]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Any
 
-from pipelines import files
 from pipelines.display import duration
 from pipelines.files import Record
 from pipelines.jobs import Jobs
@@ -41,7 +41,8 @@ class RunStatus:
     @property
     def progress(self) -> float:
         """Share of the budget spent, 0 to 1."""
-        return min(1.0, self.compute.get(self.budget.axis, 0.0) / self.budget.amount)
+        spent = self.compute.get(self.budget.axis, 0.0)
+        return min(1.0, max(0.0, spent / self.budget.amount))  # 0 where it is no number
 
     def document(self) -> dict[str, Any]:
         """The status as JSON; ``compute`` and ``budget`` are numbers on the axis ``axis``."""
@@ -75,7 +76,7 @@ def _status(jobs: Jobs, run: RunFiles, row: Record) -> RunStatus:
     history = run.history()
     budget = Budget(**row["budget"])
     state = jobs.state(run, history, budget)
-    points = files.tail(run.metrics_file)
+    points = run.last_points()
     last = points[-1] if points else {}
     evaluation = _evaluation(run, points)
     return RunStatus(
@@ -87,8 +88,8 @@ def _status(jobs: Jobs, run: RunFiles, row: Record) -> RunStatus:
         compute={axis: float(value) for axis, value in last.get("compute", {}).items()},
         budget=budget,
         step=last.get("step"),
-        pass_rate=evaluation.get("pass_rate"),
-        truncation=evaluation.get("truncation"),
+        pass_rate=_finite(evaluation.get("pass_rate")),
+        truncation=_finite(evaluation.get("truncation")),
         attempts=history.attempts,
         fruitless=history.fruitless,
         error=_error(state, history),
@@ -102,12 +103,17 @@ def _error(state: str, history: History) -> str | None:
     return history.error
 
 
-def _evaluation(run: RunFiles, points: Sequence[Record]) -> dict[str, float]:
+def _finite(value: float | str | None) -> float | None:
+    """`value`, which a file may have as a word (see `files.dumps`), if it is a finite number."""
+    return None if value is None or not isfinite(float(value)) else float(value)
+
+
+def _evaluation(run: RunFiles, points: Sequence[Record]) -> Record:
     for point in reversed(points):
         metrics = point["metrics"]
         if "eval/pass_rate" in metrics:
             names = {"pass_rate": "eval/pass_rate", "truncation": "eval/truncation_rate"}
-            return {ours: float(metrics[name]) for ours, name in names.items() if name in metrics}
+            return {ours: metrics.get(name) for ours, name in names.items()}
     return run.result() or {}
 
 
@@ -117,11 +123,10 @@ def _eta(points: Sequence[Record], budget: Budget) -> float | None:
     last = points[-1]
     first = next(point for point in points if point["attempt"] == last["attempt"])
     seconds = last["time"] - first["time"]
-    spent = last["compute"][budget.axis] - first["compute"][budget.axis]
-    if seconds <= 0 or spent <= 0:
+    begin, now = (float(point["compute"].get(budget.axis, 0.0)) for point in (first, last))
+    if seconds <= 0 or not begin < now < inf:
         return None
-    left = budget.amount - last["compute"][budget.axis]
-    return max(0.0, float(left * seconds / spent))
+    return max(0.0, float((budget.amount - now) * seconds / (now - begin)))
 
 
 def table(rows: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:

@@ -159,15 +159,23 @@ def reached(uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
-        line = str(error).strip().splitlines()[0][:LINE]
-        raise ServiceError(f"tracking.uri: {shown(uri)} is out of reach: {line}") from error
+        raise ServiceError(f"tracking.uri: {shown(uri)} is out of reach: {told(error)}") from error
     except ModuleNotFoundError as error:  # PostgreSQL's driver is an extra
         raise UserError(f"tracking.uri: {shown(uri)}: {error} (pip install .[server])") from error
 
 
-def shown(uri: str) -> str:
-    """`uri` as it may be shown: without a name and password."""
-    return re.sub(r"//[^/@]*@", "//", uri)
+def told(error: Exception) -> str:
+    """What a store says, as it may be shown: the beginning, without a name and password."""
+    line, *_ = str(error).strip().splitlines() or [type(error).__name__]
+    return shown(line)[:LINE]
+
+
+def shown(text: str) -> str:
+    """`text` as it may be shown: its addresses without a name and password.
+
+    A password that was not encoded can have ``@`` and ``/`` in it.
+    """
+    return re.sub(r"//[^/:\s]*(:\S*)?@", "//", text)
 
 
 def _metrics(points: Sequence[Record]) -> Iterator[Metric]:

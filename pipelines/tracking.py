@@ -17,7 +17,7 @@ from pipelines import files
 from pipelines.config import Tracking
 from pipelines.files import Record
 from pipelines.ledger import History, Ledger, RunFiles, latest
-from pipelines.store import RUN_TAG, SWEEP_TAG, Store, reached
+from pipelines.store import RUN_TAG, SWEEP_TAG, Store, reached, told
 from recipes.config import identity
 
 SWEEPS_TAG = "shortlist.sweeps"
@@ -51,12 +51,12 @@ def ship(run: RunFiles, store: Store) -> int:
         Exception: Whatever MLflow raises; nothing is lost.
     """
     with files.locked(run.tracking_lock):
-        cursor = files.read_json(run.tracking_file) or {}
+        cursor = files.read_json(run.tracking_file, expendable=True) or {}
         history = run.history()
         entry = _entry(run, history, store, cursor)
         if (cursor.get("uri"), cursor.get("entry")) != (store.uri, entry):
             cursor = {"uri": store.uri, "entry": entry, "offset": 0}
-        points, offset = files.read(run.metrics_file, cursor["offset"])
+        points, offset = run.points_since(cursor["offset"])
         store.log(entry, points)
         last = next((item for item in reversed(history.events) if item["event"] in STATUS), None)
         if last and cursor.get("as_of") != last["time"]:
@@ -118,7 +118,7 @@ class Shipper:
                 store = store or self._open()
                 ship(self._run, store)
             except Exception as error:  # whatever the store does, training goes on
-                logger.warning("tracking store: %s", str(error).split("\n", 1)[0])
+                logger.warning("tracking store: %s", told(error))
                 sleep(0.2)
             else:
                 if deadline < float("inf"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import files
+from pipelines.errors import ServiceError
 
 
 def test_appended_records_are_read_back_in_order(tmp_path: Path) -> None:
@@ -78,6 +79,19 @@ def test_full_disk_is_told_and_leaves_the_document(
         files.write_json(path, {"new": True})
     assert files.read_json(path) == {"old": True}
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"runs": [', b"[1]", b"null", b"\xff\x00"])
+def test_damaged_document_is_told_in_a_line_or_counts_as_none(
+    tmp_path: Path, damage: bytes
+) -> None:
+    path = tmp_path / "document.json"
+    path.write_bytes(damage)
+    with pytest.raises(ServiceError) as caught:
+        files.read_json(path)
+    assert str(caught.value).startswith(f"{path} is damaged: ")
+    assert len(str(caught.value).splitlines()) == 1
+    assert files.read_json(path, expendable=True) is None
 
 
 def test_short_write_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from pipelines import files
+from pipelines.errors import ServiceError
 from pipelines.files import Record
 from pipelines.ledger import History, Ledger, latest, reaches
 from recipes.config import Budget
@@ -51,6 +53,40 @@ def test_points_are_floats_even_where_json_has_words(tmp_path: Path) -> None:
     (only,) = run.points()
     assert only["metrics"] == {"train/loss": float("inf"), "eval/pass_rate": 1.0}
     assert only["compute"] == {"steps": 0.0}
+
+
+@pytest.mark.parametrize(
+    "junk", [{}, {"time": 1}, {"event": "started"}, {"step": 1, "time": 1, "compute": {}}]
+)
+def test_records_that_lack_what_every_record_has_are_skipped(tmp_path: Path, junk: Record) -> None:
+    run = Ledger(tmp_path).run("abc")
+    run.folder.mkdir(parents=True)
+    run.event("planned")
+    files.append(run.events_file, junk)
+    run.event("started")
+    run.point(1, 0, {"steps": 0}, {"eval/pass_rate": 0.5})
+    files.append(run.metrics_file, junk)
+    run.point(1, 5, {"steps": 5}, {"eval/pass_rate": 0.6})
+    assert [event["event"] for event in run.history().events] == ["planned", "started"]
+    for points in (run.points(), run.last_points(), run.points_since(0)[0]):
+        assert [item["step"] for item in points] == [0, 5]
+    assert run.points_since(0)[1] == run.metrics_file.stat().st_size
+
+
+@pytest.mark.parametrize("damage", ["", '{"compute": {"st', "{}", '{"compute": null}'])
+def test_damaged_result_is_none(tmp_path: Path, damage: str) -> None:
+    run = Ledger(tmp_path).run("abc")
+    run.folder.mkdir(parents=True)
+    run.result_file.write_text(damage)
+    assert run.result() is None
+
+
+def test_damaged_manifest_is_told(tmp_path: Path) -> None:
+    sweep = Ledger(tmp_path).sweep("a")
+    sweep.folder.mkdir(parents=True)
+    sweep.manifest_file.touch()
+    with pytest.raises(ServiceError, match=r"manifest\.json is damaged: "):
+        sweep.manifest()
 
 
 def test_config_is_written_once(tmp_path: Path) -> None:
@@ -104,6 +140,14 @@ def test_a_budget_is_reached_at_its_amount(steps: int, expected: bool) -> None:
 
 def test_a_budget_on_an_axis_that_was_not_counted_is_not_reached() -> None:
     assert not reaches({"steps": 10}, Budget("flops", 1))
+
+
+def test_a_budget_is_not_reached_by_what_is_no_number(tmp_path: Path) -> None:
+    run = Ledger(tmp_path).run("abc")
+    files.write_json(run.result_file, {"compute": {"steps": float("nan")}})
+    result = run.result()
+    assert result is not None
+    assert not reaches(result["compute"], Budget("steps", 10))
 
 
 def test_sweeps_that_were_launched_are_known(tmp_path: Path) -> None:

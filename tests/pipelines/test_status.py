@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from pipelines import files
+from pipelines import display, files
 from pipelines.ledger import Ledger, RunFiles
 from pipelines.status import RunStatus, statuses, table
 from recipes.config import Budget
@@ -110,6 +111,41 @@ def test_rates_come_from_the_result_where_the_last_evaluation_is_far_back(
         run.result_file, {"compute": {"steps": 100}, "pass_rate": 0.7, "truncation": 0.0}
     )
     assert (status(ledger).state, status(ledger).pass_rate) == ("completed", 0.7)
+
+
+def test_damaged_result_has_the_run_planned_again(ledger: Ledger, run: RunFiles) -> None:
+    run.event("started", attempt=1)
+    run.event("finished", attempt=1, step=100)
+    files.write_json(run.result_file, {"compute": {"steps": 100}})
+    assert status(ledger).state == "completed"
+    run.result_file.write_text("")
+    assert status(ledger).state == "planned"
+
+
+def test_numbers_that_are_not_finite_are_null(
+    ledger: Ledger, run: RunFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nan, inf = float("nan"), float("inf")
+    run.event("started", attempt=1)
+    run.point(1, 0, {"steps": 0.0}, {"eval/pass_rate": 0.5})
+    rates = {"eval/pass_rate": nan, "eval/truncation_rate": inf}
+    run.point(1, 5, {"steps": inf, "flops": nan, "tokens": 7.0}, rates)
+    files.append(run.metrics_file, {})
+    with files.locked(run.lock_file):
+        row = status(ledger)
+    display.emit(row.document())
+    document = json.loads(capsys.readouterr().out)
+    assert document["spent"] == {"steps": None, "flops": None, "tokens": 7.0}
+    names = ("state", "step", "compute", "pass_rate", "truncation", "eta_s")
+    assert [document[name] for name in names] == ["running", 5, None, None, None, None]
+    assert table([row])[1][0][5:8] == ["-", "-", "-"]
+    assert replace(row, compute={"steps": nan}).progress == 0.0
+
+
+def test_rates_of_a_result_that_are_not_finite_are_unknown(ledger: Ledger, run: RunFiles) -> None:
+    result = {"compute": {"steps": 100}, "pass_rate": float("nan"), "truncation": None}
+    files.write_json(run.result_file, result)
+    assert (status(ledger).pass_rate, status(ledger).truncation) == (None, None)
 
 
 def test_table_is_plain_text(ledger: Ledger, run: RunFiles) -> None:

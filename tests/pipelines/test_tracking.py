@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pipelines import files, launch, tracking
 from pipelines.config import Tracking
 from pipelines.errors import ServiceError
 from pipelines.ledger import Ledger, RunFiles
-from pipelines.store import Store, shown
+from pipelines.store import LINE, Store, shown, told
 from pipelines.tracking import log_ranking, open_store, read_curves, ship, sync
 from tests.fakes import eval_points, planned, tiny_config
 
@@ -241,7 +242,42 @@ def test_address_that_cannot_be_reached_is_one_line(ledger: Ledger) -> None:
 
 def test_password_in_an_address_is_not_shown() -> None:
     assert shown("postgresql://me:secret@host:5432/db") == "postgresql://host:5432/db"
+    assert shown("postgresql://me:se/c@ret@host/db") == "postgresql://host/db"
     assert shown("sqlite:////a/b@c.db") == "sqlite:////a/b@c.db"
+    assert told(OSError("no http://me:s3cret@host:1/x (a@b)")) == "no http://host:1/x (a@b)"
+    # Even where it would be cut off before its end.
+    assert told(OSError("x" * (LINE - 10) + " http://me:s3cret@host")).endswith("x http://ho")
+    assert told(OSError()) == "OSError"
+
+
+@pytest.mark.usefixtures("quick")
+def test_password_is_not_in_what_a_store_says(
+    ledger: Ledger, run: RunFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = Tracking(uri="http://me:s3cret@127.0.0.1:9")
+    with pytest.raises(ServiceError, match=r"API request to http://127\.0\.0\.1:9/api") as caught:
+        open_store(ledger, address)
+    assert "s3cret" not in str(caught.value)
+    request = {"tracking": {**asdict(address), "experiment_id": "1"}}
+    with tracking.Shipper(ledger, run, request):
+        for _ in range(200):
+            if caplog.text:
+                break
+            time.sleep(0.05)
+    assert "API request to http://127.0.0.1:9/api" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["", '{"uri": "x'])
+def test_damaged_cursor_has_all_sent_again(
+    ledger: Ledger, store: Store, run: RunFiles, damage: str
+) -> None:
+    evaluate(run, 0, 0.2)
+    files.append(run.metrics_file, {"time": 1})
+    assert ship(run, store) == 1
+    run.tracking_file.write_text(damage)
+    assert ship(run, store) == 1
+    assert rows(ledger, "metrics") == 5
 
 
 def test_cursor_says_which_store_it_is_about(ledger: Ledger, store: Store, run: RunFiles) -> None:
