@@ -152,9 +152,15 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def merged(base: DictConfig, nodes: dict[str, DictConfig], values: dict[str, Any]) -> DictConfig:
-    """`base` with whole groups replaced by `nodes`, then single keys set to `values`."""
-    config = copy.deepcopy(base)
+def changed(base: Base, nodes: dict[str, DictConfig], values: dict[str, Any]) -> Settings:
+    """`base` with whole groups replaced by `nodes`, then single keys set to `values`.
+
+    A base is typed already, so that this costs a copy, and not a merge with the schema.
+
+    Raises:
+        UserError, ConfigError: As `schema`.
+    """
+    config = copy.deepcopy(base.config)
     OmegaConf.set_struct(config, False)
     with _hydra_errors():
         for group, node in nodes.items():
@@ -165,7 +171,9 @@ def merged(base: DictConfig, nodes: dict[str, DictConfig], values: dict[str, Any
                 known = parent if isinstance(parent, DictConfig) else config
                 raise UserError(f"{key}: no such key, allowed: {' | '.join(map(str, known))}")
             OmegaConf.update(config, key, value)
-    return config
+        settings = OmegaConf.to_object(config)
+    assert isinstance(settings, Settings)
+    return settings
 
 
 def schema(kind: type[Schema], config: DictConfig, prefix: str = "") -> Schema:

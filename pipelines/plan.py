@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pipelines.compose import GROUPS, Base, Composer, merged, parse, schema
+from pipelines.compose import GROUPS, Base, Composer, changed, parse, schema
 from pipelines.config import Settings, Sweep
 from pipelines.errors import UserError
 from recipes.config import AXES, ConfigError, RunConfig, identity
@@ -151,7 +151,7 @@ class _Expander:
         }
         kept = {key: value for key, value in self._values.items() if key.partition(".")[0] in nodes}
         keys = {key: value for key, value in combination.items() if key not in SWEPT_GROUPS}
-        settings = schema(Settings, merged(base.config, nodes, {**kept, **keys, "seed": seed}))
+        settings = changed(base, nodes, {**kept, **keys, "seed": seed})
         return _planned(settings, self._label(combination), self.choices(combination, base))
 
     def choices(self, combination: Combination, base: Base) -> dict[str, str]:
