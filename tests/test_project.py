@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -76,6 +77,27 @@ def test_help_is_light() -> None:
     program = [sys.executable, "-m", "pipelines.cli", "--help"]
     bare = min(cpu_seconds(sys.executable, "-c", "pass") for _ in range(3))
     assert min(cpu_seconds(*program) for _ in range(3)) - bare < 0.5
+
+
+@pytest.mark.parametrize("output", [">&-", "| head -1", "2>&-"])
+def test_an_output_that_closes_is_no_error(output: str) -> None:
+    line = f"{sys.executable} -m pipelines.cli config {output}; echo ${{PIPESTATUS[0]}} >&9"
+    command = ["bash", "-c", f"exec 9>&1; {line}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=True)
+    assert "unexpected" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.splitlines()[-1] == "0"
+
+
+def test_an_output_that_knows_ascii_only_gets_what_it_can(tmp_path: Path) -> None:
+    rows = "\n".join(f"a,{c}e15,{0.2 + 0.4 / (1 + 200 / c)}" for c in range(50, 1000, 50))
+    (tmp_path / "c.csv").write_text("run,compute,reward\n" + rows)
+    program = [sys.executable, "-m", "pipelines.cli", "fit", str(tmp_path / "c.csv")]
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        program, capture_output=True, text=True, cwd=REPOSITORY, env=environment, check=True
+    )
+    assert "a" in done.stdout.splitlines()[1].split()
 
 
 @pytest.mark.slow
