@@ -101,19 +101,7 @@ def curve(
         CurveError: Lengths differ, or a compute or a reward is outside the allowed range.
     """
     notes: list[str] = []
-    columns = [_column(run, "compute", compute), _column(run, "reward", reward)]
-    for name, values in (("stderr", stderr), ("truncation", truncation)):
-        filled = np.full(len(columns[0]), np.nan) if values is None else values
-        columns.append(_column(run, name, filled))
-        if len(columns[-1]) != len(columns[0]):
-            raise CurveError(
-                f"{run}: {len(columns[-1])} values of {name}, {len(columns[0])} points"
-            )
-    if len(columns[1]) != len(columns[0]):
-        raise CurveError(
-            f"{run}: {len(columns[1])} rewards for {len(columns[0])} values of compute"
-        )
-    table = _drop(np.stack(columns, axis=1), notes)
+    table = _drop(_stacked(run, compute, reward, stderr, truncation), notes)
     _check_compute(run, table[:, 0])
     _to_fractions(run, table, percent, notes)
     table = _merge_repeats(table, notes)
@@ -135,6 +123,29 @@ def curve(
         signals={k: np.asarray(v, dtype=np.float64) for k, v in (signals or {}).items()},
         notes=notes,
     )
+
+
+def _stacked(
+    run: str,
+    compute: ArrayLike,
+    reward: ArrayLike,
+    stderr: ArrayLike | None,
+    truncation: ArrayLike | None,
+) -> Array:
+    """(n, 4) the columns side by side, those not given NaN."""
+    columns = [_column(run, "compute", compute), _column(run, "reward", reward)]
+    for name, values in (("stderr", stderr), ("truncation", truncation)):
+        filled = np.full(len(columns[0]), np.nan) if values is None else values
+        columns.append(_column(run, name, filled))
+        if len(columns[-1]) != len(columns[0]):
+            raise CurveError(
+                f"{run}: {len(columns[-1])} values of {name}, {len(columns[0])} points"
+            )
+    if len(columns[1]) != len(columns[0]):
+        raise CurveError(
+            f"{run}: {len(columns[1])} rewards for {len(columns[0])} values of compute"
+        )
+    return np.stack(columns, axis=1)
 
 
 def in_percent(rewards: ArrayLike) -> bool:
