@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 
 from analysis.ranking import Options
 from pipelines import files
-from pipelines.errors import UserError
+from pipelines.errors import ServiceError, UserError
 from pipelines.ledger import Ledger
 from pipelines.rank import conclusion, rank_sweep
 from pipelines.tracking import sync
@@ -176,6 +176,13 @@ def test_a_store_out_of_reach_leaves_the_ranking_on_disk(
     ranked = rank_sweep(sweep, "known", Options())
     assert (ranked.folder / "report.html").exists()
     assert "the ranking is on disk but not in MLflow: tracking.uri" in capsys.readouterr().err
+
+
+def test_a_damaged_manifest_is_named(sweep: Ledger) -> None:
+    path = sweep.sweep("known").manifest_file
+    path.write_text("{}")
+    with pytest.raises(ServiceError, match=rf"{path} is damaged: launch it again"):
+        rank_sweep(sweep, "known", Options())
 
 
 @pytest.mark.parametrize(
