@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from time import sleep
 from types import TracebackType
 
@@ -36,7 +37,7 @@ def follow(plan: Plan, ledger: Ledger) -> bool:
         Whether all runs completed.
     """
     cluster = plan.settings.cluster
-    with Bars() if sys.stderr.isatty() else Lines() as view:
+    with Bars() if sys.stderr.isatty() else nullcontext(Lines()) as view:
         while True:
             rows = statuses(ledger, plan.rows())
             view.show(rows)
@@ -55,17 +56,6 @@ class Lines:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, int]] = {}
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
 
     def show(self, rows: Sequence[RunStatus]) -> None:
         """Writes what is new."""

@@ -211,6 +211,8 @@ class _Expander:
             if key not in SWEPT_GROUPS and not (dot and axis in AXES):
                 allowed = f"{' | '.join(SWEPT_GROUPS)}, or a key of one, such as optimizer.lr"
                 raise ConfigError("sweep.axes", key, allowed)
+        if "seed" in self._values:
+            raise ConfigError("seed", self._values["seed"], "sweep.seeds=[...], in a sweep")
         for axis, choices in self._sweep.axes.items():
             if choices is None and axis not in AXES:
                 raise ConfigError(f"sweep.axes.{axis}", None, "a list of choices")

@@ -164,6 +164,7 @@ REFUSED = {
     "optimizer.lr=0": r"optimizer\.lr: got 0\.0, allowed: a number > 0",
     "optimizer.lr=nan": r"optimizer\.lr: got nan, allowed: a number > 0",
     "optimizer.schedule=linear": r"optimizer\.total_steps: got None, allowed: a number of steps",
+    "seed=3": r"seed: got 3, allowed: sweep\.seeds=\[\.\.\.\], in a sweep",
     "seed=-1": "seed: got -1, allowed: a number from 0",
     "budget.amount=2.5": r"budget\.amount: got 2\.5, allowed: a whole number",
     "cluster.kind=cloud": r"cluster\.kind: got 'cloud', allowed: local \| slurm",
