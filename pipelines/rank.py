@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.curves import Curve, CurveError, curve
+from analysis.curves import Curve, curve
 from analysis.ranking import Analysis, Options, analyse
 from analysis.report import write
 from analysis.words import answer
@@ -55,6 +55,7 @@ def rank_sweep(
 
     Raises:
         UserError: No such sweep, no curve yet, or an unknown axis.
+        CurveError: A curve that cannot be read.
         ServiceError: MLflow is out of reach, with `source` ``mlflow``.
     """
     manifest = manifest_of(ledger, sweep)
@@ -70,11 +71,8 @@ def rank_sweep(
     if not curves:
         raise UserError(f"sweep: {sweep!r} has no evaluations yet (shortlist status {sweep})")
     settings = {**vars(options), "compute_axis": axis}
-    try:
-        base = _joined(manifest["base"], varied)
-        analysis = analyse(curves, Options(**settings), manifest["strategy"], base)
-    except CurveError as error:
-        raise UserError(str(error)) from error
+    base = _joined(manifest["base"], varied)
+    analysis = analyse(curves, Options(**settings), manifest["strategy"], base)
     folder = ledger.sweep(sweep).folder
     write(analysis, folder, context(manifest))
     _log(ledger, tracking, manifest, analysis)
