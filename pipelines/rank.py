@@ -145,7 +145,7 @@ def _from_mlflow(
     from pipelines.tracking import open_store, read_curves
 
     store = open_store(ledger, tracking)
-    found = read_curves(store, run_ids, PASS_RATE, axis, stderr=STDERR)
+    found = read_curves(store, run_ids, (PASS_RATE, STDERR, TRUNCATION, *SIGNALS), axis)
     return {run_id: found.get(run_id, []) for run_id in run_ids}
 
 

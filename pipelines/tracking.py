@@ -7,7 +7,7 @@ training loop's path.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Event, Thread
 from time import monotonic, sleep, time
 from types import TracebackType
@@ -170,7 +170,7 @@ def open_store(ledger: Ledger, tracking: Tracking) -> Store:
 
 
 def read_curves(
-    store: Store, run_ids: Iterable[str], metric: str, axis: str, stderr: str | None = None
+    store: Store, run_ids: Iterable[str], metrics: Sequence[str], axis: str
 ) -> dict[str, list[Record]]:
     """Curves as the store has them, read in bulk, so that they can be judged without our files.
 
@@ -185,15 +185,16 @@ def read_curves(
     with reached(store.uri):
         entries = store.entries()
         names = {entries[run_id]: run_id for run_id in run_ids if run_id in entries}
-        for key in (metric, compute, "attempt", *([stderr] if stderr else [])):
+        for key in (compute, "attempt", *metrics):
             for entry, step, moment, value in store.history(list(names), key):
                 points.setdefault((entry, step, moment), {})[key] = value
     curves: dict[str, list[Record]] = {run_id: [] for run_id in names.values()}
     for (entry, step, moment), values in points.items():
-        if metric in values:
+        wanted = {key: values[key] for key in metrics if key in values}
+        if wanted:
             point: Record = {"attempt": int(values["attempt"]), "step": step, "time": moment / 1000}
             point["compute"] = {axis: values[compute]}
-            point["metrics"] = {key: values[key] for key in (metric, stderr) if key in values}
+            point["metrics"] = wanted
             curves[names[entry]].append(point)
     return {run_id: latest(curve) for run_id, curve in curves.items()}
 

@@ -69,7 +69,7 @@ def test_run_killed_half_way_equals_one_that_was_not_value_by_value(
     run_ids = [planned.run_id for planned in plan.runs]
     assert sync(ledger, run_ids) == 0
     store = open_store(ledger, Tracking())
-    curves = read_curves(store, run_ids, "eval/pass_rate", "flops")
+    curves = read_curves(store, run_ids, ("eval/pass_rate",), "flops")
     assert eval_points(curves[run.run_id]) == evaluations
     entries = store.client.search_runs([store.experiment_id])
     assert [entry.info.status for entry in entries] == ["FINISHED", "FINISHED"]

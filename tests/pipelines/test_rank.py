@@ -166,6 +166,21 @@ def test_mlflow_holds_the_same_curves_and_gets_the_ranking(sweep: Ledger) -> Non
     assert sorted(reports) == ["curves.svg", "manifest.json", "ranking.json", "report.html"]
 
 
+def test_a_run_that_truncates_is_unstable_from_mlflow_too(sweep: Ledger) -> None:
+    manifest = sweep.sweep("known").manifest()
+    assert manifest is not None
+    run = sweep.run(manifest["runs"][1]["run_id"])
+    for step in range(41, 60):
+        metrics = {"eval/pass_rate": 0.7, "eval/pass_rate_stderr": 0.004}
+        compute = {"steps": step, "flops": step * EVERY}
+        run.point(1, step, compute, {**metrics, "eval/truncation_rate": 0.4})
+    sync(sweep, [row["run_id"] for row in manifest["runs"]])
+    for source in ("ledger", "mlflow"):
+        ranked = rank_sweep(sweep, "known", Options(), source=source)
+        stable = {fit.run: fit.stable for fit in ranked.analysis.fits}
+        assert stable == {"base": True, "loss=cispo": False, "loss=dapo": True}
+
+
 def test_a_store_out_of_reach_leaves_the_ranking_on_disk(
     sweep: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:

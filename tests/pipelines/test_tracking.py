@@ -126,7 +126,8 @@ def test_curves_come_out_as_they_are_in_the_files(
     run.point(2, 17, {"flops": 17e6}, {"train/loss": float("nan")})
     sync(ledger, [run.run_id, other.run_id])
     ids = [run.run_id, other.run_id, "unknown"]
-    curves = read_curves(store, ids, "eval/pass_rate", "flops", stderr="eval/pass_rate_stderr")
+    rates = ("eval/pass_rate", "eval/pass_rate_stderr")
+    curves = read_curves(store, ids, rates, "flops")
     assert set(curves) == {run.run_id, other.run_id}
     for item in (run, other):
         assert eval_points(curves[item.run_id]) == eval_points(item.points())
