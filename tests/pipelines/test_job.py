@@ -211,5 +211,5 @@ def test_store_that_is_down_costs_nothing_and_gets_everything_later(
     sync(ledger, [run.run_id])
     assert sync(ledger, [run.run_id]) == 0
     store = open_store(ledger, Tracking())
-    curves = read_curves(store, [run.run_id], "eval/pass_rate", "flops")
+    curves = read_curves(store, [run.run_id], ("eval/pass_rate",), "flops")
     assert eval_points(curves[run.run_id]) == eval_points(run.points())
