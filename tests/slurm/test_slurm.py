@@ -128,10 +128,15 @@ def test_run_told_that_its_time_is_up_is_requeued_under_its_id_and_goes_on(
     wait(lambda: states(plan, ledger)[0] == "pending")
     assert launch(plan, ledger).planned == []
     behave(ledger, "")
-    # Slurm has a requeued job wait two minutes from when its first life is cleaned up.
-    wait(lambda: "BeginTime" in cluster.ask("squeue", "--me", "--noheader", "--format=%r"))
-    cluster.ask("scontrol", "update", f"JobId={job_id(run)}", "StartTime=now")
-    wait(lambda: states(plan, ledger) == ["completed"] * 2, seconds=180)
+
+    def completed() -> bool:
+        """Slurm has a requeued job wait two minutes, anew each time it cleans up its first life."""
+        for line in cluster.ask("squeue", "--me", "--noheader", "--format=%i %r").splitlines():
+            if line.endswith(" BeginTime"):
+                cluster.ask("scontrol", "update", f"JobId={line.split()[0]}", "StartTime=now")
+        return states(plan, ledger) == ["completed"] * 2
+
+    wait(completed, seconds=180)
     started = [item["job"] for item in run.history().events if item["event"] == "started"]
     assert started == [job_id(run)] * 2
     assert steps(run) == [0, 5, 10, 15, 20]
