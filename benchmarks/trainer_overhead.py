@@ -27,10 +27,11 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
 from recipes import models, tasks
+from recipes.arguments import arguments
 from recipes.checkpoints import Checkpoints
 from recipes.config import Budget, Execution, RunConfig
 from recipes.progress import Progress
-from recipes.trainer import AblationTrainer, arguments
+from recipes.trainer import AblationTrainer
 
 RESULTS = Path(__file__).parent / "results" / "trainer_overhead.json"
 

@@ -17,7 +17,9 @@ RATIOS = ("token", "sequence")
 AGGREGATIONS = ("native", "sample", "prompt", "token")
 ADVANTAGES = ("prompt", "batch", "none")
 DTYPES = ("fp32", "bf16", "fp16")
-ZERO_VARIANCE = ("keep", "drop")
+ZERO_VARIANCE = ("keep", "drop", "resample")
+LENGTHS = ("truncate", "penalty", "interrupt")
+STALENESS = ("on_policy", "ppo", "pipeline")
 SCHEDULES = ("constant", "linear", "cosine")
 COMPUTE_AXES = ("steps", "tokens", "flops", "gpu_hours")
 FIXED_AGGREGATION = ("dr_grpo", "bnpo", "luspo")
@@ -130,10 +132,65 @@ class Filtering:
     """Which rollouts enter the loss."""
 
     zero_variance: str = "keep"
-    """Groups with equal rewards: ``keep``, or ``drop`` from the loss and its denominators."""
+    """Groups with equal rewards: ``keep``; ``drop`` from the loss and its denominators; or
+    ``resample``: drop, and generate until the batch is full again (DAPO, arXiv 2503.14476)."""
+    rounds: int = 10
+    """Batches generated for one optimizer batch, at most, with ``resample``; what is still missing
+    then is dropped."""
+    max_pass_rate: float | None = None
+    """Prompts that passed this share of the time or more, over the run so far, are left out of
+    later epochs; null: none (0.9 in arXiv 2510.13786, no-positive-resampling)."""
 
     def __post_init__(self) -> None:
         _one_of("filtering.zero_variance", self.zero_variance, ZERO_VARIANCE)
+        _at_least("filtering.rounds", self.rounds, 1)
+        if self.max_pass_rate is not None and not 0 < self.max_pass_rate <= 1:
+            allowed = "null, or a number above 0 and at most 1"
+            raise ConfigError("filtering.max_pass_rate", self.max_pass_rate, allowed)
+
+
+@dataclass
+class Length:
+    """What happens to long completions. Lengths are shares of `task.max_completion_tokens`.
+
+    The paper's are 10k, 12k and 2k of 14k tokens (arXiv 2510.13786), so they scale with the task.
+    """
+
+    kind: str = "truncate"
+    """``truncate``: cut off, and so wrong; ``penalty``: a right one loses up to 1 as it nears the
+    limit; ``interrupt``: thinking is ended at a random point and an answer asked for."""
+    cache: float = 0.142857142857
+    """With ``penalty``: the last share of the limit, over which the penalty goes from 0 to -1."""
+    earliest: float = 0.714285714286
+    """With ``interrupt``: thinking is ended at this share of the limit at the earliest,"""
+    latest: float = 0.857142857143
+    """at this at the latest; what is left of the limit then is for the answer."""
+
+    def __post_init__(self) -> None:
+        _one_of("length.kind", self.kind, LENGTHS)
+        _between("length.cache", self.cache, 0, 1)
+        if not self.cache:
+            raise ConfigError("length.cache", self.cache, "a number above 0 and at most 1")
+        _between("length.latest", self.latest, 0, 1)
+        _between("length.earliest", self.earliest, 0, self.latest)
+
+
+@dataclass
+class Staleness:
+    """How many updates old the policy is that generated what is trained on."""
+
+    kind: str = "on_policy"
+    """``on_policy``; ``ppo``: `updates` optimizer batches are generated at once, and trained on
+    one after the other; ``pipeline``: rollouts are trained on `updates` steps after they were
+    generated (PipelineRL, arXiv 2509.19128)."""
+    updates: int = 1
+    """k of PPO-off-policy-k and PipelineRL-k."""
+
+    def __post_init__(self) -> None:
+        _one_of("staleness.kind", self.kind, STALENESS)
+        _at_least("staleness.updates", self.updates, 1)
+        if self.kind == "on_policy" and self.updates != 1:
+            raise ConfigError("staleness.updates", self.updates, "1, with staleness.kind=on_policy")
 
 
 @dataclass
@@ -288,6 +345,8 @@ class RunConfig:
     precision: Precision = field(default_factory=Precision)
     batch: Batch = field(default_factory=Batch)
     filtering: Filtering = field(default_factory=Filtering)
+    length: Length = field(default_factory=Length)
+    staleness: Staleness = field(default_factory=Staleness)
     model: Model = field(default_factory=Model)
     task: Task = field(default_factory=Task)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -331,6 +390,8 @@ AXES = (
     "precision",
     "batch",
     "filtering",
+    "length",
+    "staleness",
     "model",
     "task",
     "optimizer",

@@ -5,79 +5,25 @@ Everything else is TRL's: rollouts, rewards, advantages, losses, the optimizer a
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.utils import RepeatSampler
 
+from recipes.arguments import arguments
 from recipes.checkpoints import Checkpoints
-from recipes.config import ConfigError, RunConfig
+from recipes.config import RunConfig
 from recipes.evaluate import evaluate, evaluation_seed
 from recipes.losses import advantage_scale, varied_groups
 from recipes.progress import Progress
 from recipes.tasks import TaskData
 
-SCALE_REWARDS = {"prompt": "group", "batch": "batch", "none": "none"}
-SCHEDULERS = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 EMBEDDED_BATCH = 1024
 """Completions of an evaluation generated at a time; of other models, as many as in training."""
-NEVER = 10**9
-"""Steps: runs end by their budget, which is not TRL's to know, since a run can go on past it."""
-
-
-def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> GRPOConfig:
-    """The configuration in TRL's words. One optimizer step trains on one generated batch, once."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    micro = config.execution.micro_batch or config.batch.size // world
-    if config.batch.size % (micro * world):
-        allowed = f"a divisor of {config.batch.size} / {world} processes"
-        raise ConfigError("execution.micro_batch", micro, allowed)
-    accumulation = config.batch.size // (micro * world)
-    optimizer = config.optimizer
-    return GRPOConfig(
-        output_dir=str(folder),
-        seed=config.seed,
-        loss_type=config.loss.name,
-        importance_sampling_level=config.loss.ratio,
-        epsilon=config.loss.epsilon_low,
-        epsilon_high=config.loss.epsilon_high,
-        scale_rewards=SCALE_REWARDS[config.advantage.scale],
-        beta=0.0,  # no KL term in any recipe of the paper
-        num_generations=config.batch.generations,
-        per_device_train_batch_size=micro,
-        gradient_accumulation_steps=accumulation,
-        steps_per_generation=accumulation,
-        max_completion_length=config.task.max_completion_tokens,
-        temperature=config.task.temperature,
-        learning_rate=optimizer.lr,
-        lr_scheduler_type=SCHEDULERS[optimizer.schedule],
-        warmup_steps=optimizer.warmup_steps,
-        weight_decay=optimizer.weight_decay,
-        adam_beta1=optimizer.beta1,
-        adam_beta2=optimizer.beta2,
-        adam_epsilon=optimizer.eps,
-        max_grad_norm=optimizer.max_grad_norm,
-        max_steps=NEVER,
-        use_cpu=not torch.cuda.is_available(),
-        bf16=config.precision.dtype == "bf16",
-        fp16=config.precision.dtype == "fp16",
-        cast_lm_head_to_fp32=config.precision.fp32_head,
-        gradient_checkpointing=not config.model.embedded,
-        eval_on_start=evaluate_first,
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        eval_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
 
 
 class EpochSampler(RepeatSampler):  # type: ignore[misc]

@@ -54,6 +54,8 @@ def test_the_defaults_of_the_classes_are_those_of_the_files() -> None:
         ("precision", "fp32"),
         ("batch", "8x16"),
         ("filtering", "keep"),
+        ("length", "truncate"),
+        ("staleness", "on_policy"),
         ("model", "embedded"),
         ("task", "digits"),
         ("optimizer", "adamw"),

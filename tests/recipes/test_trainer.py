@@ -9,6 +9,7 @@ import torch
 from trl import GRPOTrainer
 
 from recipes import models, tasks
+from recipes.arguments import arguments
 from recipes.checkpoints import Checkpoints
 from recipes.config import (
     Advantage,
@@ -22,7 +23,7 @@ from recipes.config import (
     RunConfig,
 )
 from recipes.progress import Progress
-from recipes.trainer import AblationTrainer, arguments
+from recipes.trainer import AblationTrainer
 from tests.recipes.conftest import Recorder, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
