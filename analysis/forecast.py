@@ -53,19 +53,6 @@ def value(draws: Draws, compute: float) -> Estimate:
     return estimate(draws.at(np.array([compute]))[:, 0])
 
 
-def new_run(draws: Draws, compute: float, margin: float, rng: np.random.Generator) -> Estimate:
-    """One evaluation, at a compute, of a new run of the recipe: its noise and its seed counted.
-
-    Between seeds the rise varies by the spread found (tau), or by what the margin implies where
-    only one seed was run.
-    """
-    n = len(draws.A)
-    tau = np.where(draws.tau > 0, draws.tau, margin / SEED_SPREAD)
-    seed = rng.normal(size=n) * tau * rise(compute, draws.C_mid, draws.B)
-    noise = rng.normal(size=n) * draws.sigma
-    return estimate(np.clip(draws.at(np.array([compute]))[:, 0] + seed + noise, 0, 1))
-
-
 def compute_to_reach(draws: Draws, reward: float) -> Estimate:
     """Compute at which the curve passes a reward; infinite where its ceiling is lower.
 

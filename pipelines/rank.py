@@ -54,29 +54,49 @@ def rank_sweep(
         source: ``ledger``, the files that everything is written to first, or ``mlflow``.
 
     Raises:
-        UserError: No such sweep, no curve yet, or an unknown axis.
+        As `judge_sweep`.
+    """
+    manifest = manifest_of(ledger, sweep)
+    analysis = judge_sweep(ledger, manifest, options, axis, source)
+    folder = ledger.sweep(sweep).folder
+    write(analysis, folder, context(manifest))
+    _log(ledger, Tracking(**manifest["tracking"]), manifest, analysis)
+    return Ranked(manifest, analysis, folder)
+
+
+def judge_sweep(
+    ledger: Ledger,
+    manifest: Record,
+    options: Options,
+    axis: str | None = None,
+    source: str = "ledger",
+) -> Analysis:
+    """What `rank_sweep` says, without writing anything.
+
+    Raises:
+        UserError: No curve yet, or an unknown axis.
         CurveError: A curve that cannot be read.
         ServiceError: MLflow is out of reach, with `source` ``mlflow``.
     """
-    manifest = manifest_of(ledger, sweep)
     axis = axis or manifest["compute"]
-    if axis not in COMPUTE_AXES:
-        raise UserError(f"--compute: got {axis!r}, allowed: {' | '.join(COMPUTE_AXES)}")
-    tracking = Tracking(**manifest["tracking"])
-    read = _from_mlflow if source == "mlflow" else _from_ledger
-    points = read(ledger, tracking, [row["run_id"] for row in manifest["runs"]], axis)
-    varied = manifest["varied"]
-    curves = [_curve(row, points[row["run_id"]], axis, varied) for row in manifest["runs"]]
-    curves = [item for item in curves if len(item.compute)]
+    curves = curves_of(ledger, manifest, axis, source)
     if not curves:
+        sweep = manifest["sweep"]
         raise UserError(f"sweep: {sweep!r} has no evaluations yet (shortlist status {sweep})")
     settings = {**vars(options), "compute_axis": axis}
-    base = _joined(manifest["base"], varied)
-    analysis = analyse(curves, Options(**settings), manifest["strategy"], base)
-    folder = ledger.sweep(sweep).folder
-    write(analysis, folder, context(manifest))
-    _log(ledger, tracking, manifest, analysis)
-    return Ranked(manifest, analysis, folder)
+    base = joined(manifest["base"], manifest["varied"])
+    return analyse(curves, Options(**settings), manifest["strategy"], base)
+
+
+def curves_of(ledger: Ledger, manifest: Record, axis: str, source: str = "ledger") -> list[Curve]:
+    """The curves of a sweep's runs that have any; raises as `judge_sweep`."""
+    if axis not in COMPUTE_AXES:
+        raise UserError(f"--compute: got {axis!r}, allowed: {' | '.join(COMPUTE_AXES)}")
+    rows, varied = manifest["runs"], manifest["varied"]
+    read = _from_mlflow if source == "mlflow" else _from_ledger
+    points = read(ledger, Tracking(**manifest["tracking"]), [row["run_id"] for row in rows], axis)
+    curves = [_curve(row, points[row["run_id"]], axis, varied) for row in rows]
+    return [item for item in curves if len(item.compute)]
 
 
 def context(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,12 +169,12 @@ def _from_mlflow(
     return {run_id: found.get(run_id, []) for run_id in run_ids}
 
 
-def _joined(choices: Mapping[str, str], varied: Iterable[str]) -> dict[str, str]:
+def joined(choices: Mapping[str, str], varied: Iterable[str]) -> dict[str, str]:
     """`choices` with those that move together as one, so that they are judged as one axis."""
-    joined = dict(choices)
+    found = dict(choices)
     for axis in varied:
-        joined[axis] = ",".join(joined.pop(key) for key in axis.split(","))
-    return joined
+        found[axis] = ",".join(found.pop(key) for key in axis.split(","))
+    return found
 
 
 def _curve(row: Mapping[str, Any], points: list[Record], axis: str, varied: Iterable[str]) -> Curve:
@@ -172,7 +192,7 @@ def _curve(row: Mapping[str, Any], points: list[Record], axis: str, varied: Iter
         [point["compute"][axis] for point in evaluations],
         column(PASS_RATE),
         column(STDERR),
-        choices=_joined(row["choices"], varied),
+        choices=joined(row["choices"], varied),
         seed=row["seed"],
         truncation=column(TRUNCATION),
         signals=signals,

@@ -46,17 +46,6 @@ def test_where_two_known_curves_cross() -> None:
     assert forecast.crossing(fast, exactly(0.5, 1.77, 2818, 0.2), 100, 1e7).compute is None
 
 
-def test_a_new_run_varies_with_its_seed_and_its_noise() -> None:
-    rng = np.random.default_rng(0)
-    d = Draws(*(np.full(4000, x) for x in (*SCALERL, 0.0, 0.003, 0.01)))
-    low, high = forecast.new_run(d, 1e6, 0.02, rng).interval
-    assert (high - low) / (2 * 1.96) == pytest.approx(np.hypot(0.003, 0.01), rel=0.06)
-    single = Draws(*(np.full(4000, x) for x in (*SCALERL, 0.0, 0.003, 0.0)))
-    low, high = forecast.new_run(single, 1e6, 0.02, rng).interval
-    by_margin = 0.02 / forecast.SEED_SPREAD
-    assert (high - low) / (2 * 1.96) == pytest.approx(np.hypot(0.003, by_margin), rel=0.06)
-
-
 def test_the_compute_promised_to_resolve_a_ceiling_does() -> None:
     rng = np.random.default_rng(0)
     p = one(last=3500)

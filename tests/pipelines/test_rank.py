@@ -214,6 +214,7 @@ def test_what_cannot_be_ranked_is_told_in_a_line(
     manifest = sweep.sweep("known").manifest()
     assert manifest is not None
     rows = [{**row, "run_id": "0" * 12} for row in manifest["runs"]]
-    files.write_json(sweep.sweep("empty").manifest_file, {**manifest, "runs": rows})
+    empty = {**manifest, "sweep": "empty", "runs": rows}
+    files.write_json(sweep.sweep("empty").manifest_file, empty)
     with pytest.raises(UserError, match=told):
         rank_sweep(sweep, name, Options(), axis)
