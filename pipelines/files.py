@@ -181,3 +181,16 @@ def is_locked(path: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+def holder(path: Path) -> int | None:
+    """Id of the process of this machine that has the lock `path`, if it wrote it there.
+
+    Found among open files (Linux's ``/proc``), so that an id that is now another's is none.
+    """
+    try:
+        first, *_ = path.read_text().split() or [""]
+        opened = {os.path.realpath(item) for item in Path("/proc", first, "fd").iterdir()}
+    except OSError:
+        return None
+    return int(first) if first.isdigit() and os.path.realpath(path) in opened else None

@@ -34,11 +34,14 @@ class Claim:
 
 
 def claim(run: RunFiles, **fields: object) -> Claim | None:
-    """Takes a run to train it, and says so in its events; None if it is taken, or done."""
+    """Takes a run to train it, and says so in its events; None if taken, done or cancelled."""
     held = files.lock(run.lock_file, PROBE_S)
     if held is None:
         return None
     history = run.history()
+    if history.turn == "cancelled":
+        os.close(held)
+        return None
     result = run.result()
     if result and history.budget and reaches(result["compute"], history.budget):
         run.event("finished", attempt=result["attempt"], step=result["step"])

@@ -196,14 +196,19 @@ class History:
 
     @property
     def last(self) -> Record | None:
-        """The event that says where the run stands."""
+        """The event that says where the run stands; a cancellation, until it is planned again."""
         jobs = {item.get("job") for item in self.events if item["event"] == "started"}
+        last = None
         for item in reversed(self.events):
+            if item["event"] == "cancelled":  # and the process saved and went after that
+                return item
             # A job can start before the launcher has written down that it submitted it.
             late = item["event"] == "submitted" and item["job"] in jobs
             if item["event"] in TURNS and not late:
-                return item
-        return None
+                last = last or item
+            if item["event"] == "planned":
+                break
+        return last
 
     @property
     def turn(self) -> str | None:

@@ -22,6 +22,7 @@ FOREVER_MIN = 60 * 24 * 365
 """A local job has no time limit; submitit wants one (and takes 2 minutes if told none)."""
 FOREVER = 10**6
 """Requeues that submitit allows a run before it gives up on it."""
+SCANCEL_TIMEOUT_S = 60
 IGNORED = (signal.SIGINT, signal.SIGHUP)
 """What a terminal sends to all that were started from it. Children inherit that it is ignored, so
 neither Ctrl-C in ``--follow`` nor a closed terminal ends a training."""
@@ -87,6 +88,25 @@ def array(
     for run_id, submitted in zip(run_ids, jobs, strict=True):
         ledger.run(run_id).event("submitted", job=submitted.job_id)
     return [submitted.job_id for submitted in jobs]
+
+
+def cancel(job_ids: Sequence[str], with_signal: str | None = None) -> None:
+    """Has Slurm end jobs, or send the processes of their steps a signal; those over are left.
+
+    Raises:
+        ServiceError: Slurm is out of reach.
+    """
+    if not job_ids:
+        return
+    options = [f"--signal={with_signal}"] if with_signal else []
+    command = ["scancel", *options, *job_ids]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SCANCEL_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ServiceError(f"cluster: scancel: {error}") from error
+    # It is as unhappy about a job that is over as about a controller that does not answer.
+    if "Unable to contact" in done.stderr:
+        raise ServiceError("cluster: Slurm does not answer (scancel)")
 
 
 class SlurmTask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import files
+from pipelines.cancel import stop
 from pipelines.ledger import Ledger, RunFiles
 from tests.fakes import REPOSITORY, eval_points, planned, tiny_config
 
@@ -29,7 +31,7 @@ from tests.fakes import make_plan, tiny_config
 
 root, losses = Path(sys.argv[1]), sys.argv[2].split(",")
 plan = make_plan(root, [tiny_config(loss) for loss in losses])
-print(len(launch(plan, Ledger(root)).planned), flush=True)
+print(len(launch(plan, Ledger(root), retry="--retry" in sys.argv).planned), flush=True)
 if "--follow" in sys.argv:
     print(follow(plan, Ledger(root)), flush=True)
 """
@@ -195,3 +197,41 @@ def test_launch_returns_at_once_and_its_pipe_is_not_held_by_jobs(
     assert launch(ledger, code) == ["3"]  # its pipes are read to the end, so nobody holds them
     assert any(run.result() is None for run in runs)
     behave(ledger, "")
+
+
+def test_stopped_runs_save_or_never_start_and_stay_stopped_until_retried(
+    ledger: Ledger, runs: list[RunFiles], code: Path
+) -> None:
+    behave(ledger, "slow")
+    launch(ledger, code)
+    first, second, third = runs  # two are trained at a time
+    wait(lambda: len(steps(first)) > 1 and len(steps(second)) > 1)
+    assert stop(ledger, [first.run_id, third.run_id], "a test") == [first.run_id, third.run_id]
+    assert not first.running()
+    last = json.loads((first.folder / "fake-checkpoint.json").read_text())["step"]
+    ended = [(item["event"], item.get("why")) for item in first.history().events][-3:]
+    assert ended == [("cancelled", "a test"), ("checkpoint", None), ("interrupted", None)]
+    assert second.running()
+    behave(ledger, "")
+    wait(lambda: finished([second]))
+    assert stop(ledger, [run.run_id for run in runs], "again") == []
+    assert launch(ledger, code, "--follow") == ["0", "False"]
+    assert third.history().attempts == 0
+    assert launch(ledger, code, "--retry", "--follow") == ["2", "True"]
+    assert [steps(run) for run in runs] == [[0, 5, 10, 15, 20]] * 3
+    assert [run.history().attempts for run in runs] == [2, 1, 1]
+    resumed = next(point["step"] for point in first.points_since(0)[0] if point["attempt"] == 2)
+    assert resumed > last >= 5
+
+
+def test_process_that_only_has_the_id_of_an_earlier_one_is_not_signalled(
+    ledger: Ledger, runs: list[RunFiles]
+) -> None:
+    run = runs[0]
+    run.create({})
+    run.lock_file.write_text(f"{os.getpid()}\n")  # this process, which does not have it open
+    assert files.holder(run.lock_file) is None
+    held = files.lock(run.lock_file)
+    assert held is not None
+    assert files.holder(run.lock_file) == os.getpid()
+    os.close(held)

@@ -119,6 +119,14 @@ def test_news_does_not_change_where_a_run_stands() -> None:
     assert History([]).turn is None
 
 
+def test_cancellation_stands_until_the_run_is_planned_again() -> None:
+    cancelled = {"event": "cancelled", "why": "a test"}
+    ended = [planned(10), started(), cancelled, {"event": "interrupted"}]
+    assert History(ended).last == cancelled
+    assert History([*ended, planned(10)]).turn == "planned"
+    assert History([*ended, planned(10), started()]).turn == "started"
+
+
 def test_submission_written_down_after_its_job_started_is_old_news() -> None:
     submitted = {"event": "submitted", "job": "7_1"}
     failed = {"event": "failed", "error": "no"}
