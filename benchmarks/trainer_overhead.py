@@ -80,7 +80,7 @@ def plain(config: RunConfig, models_dir: Path) -> trl.GRPOTrainer:
     data = tasks.load(config.task)
 
     def reward(completions: list[str], answer: list[str], **_: object) -> list[float]:
-        return [data.reward(*pair) for pair in zip(completions, answer, strict=True)]
+        return [float(given == right) for given, right in zip(completions, answer, strict=True)]
 
     settings = arguments(config, Path(tempfile.mkdtemp()))
     settings.max_steps = int(config.budget.amount)

@@ -265,6 +265,12 @@ class Task:
     """``digits``: sort a short string of digits (``4163=`` -> ``1346``)."""
     min_digits: int = 4
     max_digits: int = 4
+    chat: bool = False
+    """Whether a prompt is given through the tokenizer's chat template, as a user's message."""
+    end_of_thinking: str = ""
+    """What ends the thinking in a completion; only what follows is judged. Empty: no thinking."""
+    max_prompt_tokens: int | None = None
+    """Longer prompts are left out of the data; null for digits, whose prompts are of one length."""
     max_completion_tokens: int = 6
     """New tokens a completion may have; one that needs more counts as truncated."""
     temperature: float = 1.0
@@ -281,16 +287,23 @@ class Task:
             allowed = f"more than task.max_digits = {self.max_digits}, for the end token"
             raise ConfigError("task.max_completion_tokens", self.max_completion_tokens, allowed)
         _at_least("task.temperature", self.temperature, 0, strictly=True)
-        half = self.prompts // 2
+        _at_least("task.max_prompt_tokens", self.prompt_tokens, 1)
+        half = (self.prompts or 2**31) // 2
         if not 2 <= self.eval_prompts <= half:
             allowed = f"a number from 2 to {half}, half of the prompts there are"
             raise ConfigError("task.eval_prompts", self.eval_prompts, allowed)
         _at_least("task.eval_samples", self.eval_samples, 1)
 
     @property
-    def prompts(self) -> int:
-        """Prompts there are, to train on and held out."""
-        return sum(10**digits for digits in range(self.min_digits, self.max_digits + 1))
+    def prompt_tokens(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.max_prompt_tokens or self.max_digits + 1
+
+    @property
+    def prompts(self) -> int | None:
+        """Prompts there are, to train on and held out; None if only loading them tells."""
+        strings: int = sum(10**digits for digits in range(self.min_digits, self.max_digits + 1))
+        return strings
 
 
 @dataclass
@@ -359,12 +372,16 @@ class RunConfig:
         if self.loss.name in FIXED_AGGREGATION and self.aggregation.over != "native":
             allowed = f"native, with loss.name={self.loss.name}"
             raise ConfigError("aggregation.over", self.aggregation.over, allowed)
-        train = self.task.prompts - self.task.eval_prompts
+        if self.task.prompts is not None:
+            self.check_prompts(self.task.prompts - self.task.eval_prompts)
+        self._check_schedule()
+        self._check_micro_batch()
+
+    def check_prompts(self, train: int) -> None:
+        """Refuses a task with fewer than a batch of prompts to train on, once that is known."""
         if self.batch.prompts > train:
             allowed = f"at most {train}, the prompts to train on"
             raise ConfigError("batch.prompts", self.batch.prompts, allowed)
-        self._check_schedule()
-        self._check_micro_batch()
 
     def _check_schedule(self) -> None:
         """A decayed schedule cannot be gone on past: its length is the longest budget."""

@@ -98,5 +98,5 @@ def _sample(
         lengths.append((ended.cumsum(1) - ended.long() == 0).sum(1).double())
         truncated.append((~ended.any(1)).double())
         texts = tokenizer.batch_decode(completions, skip_special_tokens=True)
-        rewards += [data.reward(text, row["answer"]) for text, row in zip(texts, part, strict=True)]
+        rewards += data.score(texts, part).rewards
     return torch.tensor(rewards), torch.cat(lengths), torch.cat(truncated)

@@ -124,7 +124,7 @@ def estimate(config: RunConfig) -> dict[str, float]:
     if budget.axis == "gpu_hours":
         return {"gpu_hours": budget.amount}
     meter = Meter(parameter_count(config.model) or 0)
-    prompt, completion = config.task.max_digits + 1, config.task.max_completion_tokens
+    prompt, completion = config.task.prompt_tokens, config.task.max_completion_tokens
     meter.rollout(config.batch.size * prompt, config.batch.size * completion)
     meter.step(meter.tokens, 0.0)
     one = {name: value for name, value in meter.compute().items() if name != "gpu_hours"}

@@ -65,6 +65,7 @@ def _train(
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
     data = tasks.load(config.task)
+    config.check_prompts(len(data.train))
     model, tokenizer = models.load(config, models_dir)
     progress.meter.parameters = models.matmul_parameters(model)
     checkpoints.clear_aside()

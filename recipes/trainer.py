@@ -20,7 +20,7 @@ from recipes.config import RunConfig
 from recipes.evaluate import evaluate, evaluation_seed
 from recipes.losses import advantage_scale, varied_groups
 from recipes.progress import Progress
-from recipes.tasks import TaskData
+from recipes.tasks import Row, TaskData
 
 EMBEDDED_BATCH = 1024
 """Completions of an evaluation generated at a time; of other models, as many as in training."""
@@ -49,8 +49,11 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
         checkpoints: Checkpoints,
         progress: Progress,
     ) -> None:
-        def reward(completions: list[str], answer: list[str], **_: object) -> list[float]:
-            return [data.reward(*pair) for pair in zip(completions, answer, strict=True)]
+        def reward(completions: list[str], **columns: list[str]) -> list[float]:
+            names = ("prompts", "answer", "part")
+            cells = zip(*(columns[name] for name in names), strict=True)
+            rows = [Row(prompt=prompt, answer=answer, part=part) for prompt, answer, part in cells]
+            return data.score(completions, rows).rewards
 
         self.config, self.data = config, data
         self.checkpoints, self.progress = checkpoints, progress

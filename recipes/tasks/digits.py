@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 from recipes.config import Task
-from recipes.tasks import Row, TaskData
+from recipes.tasks import Part, Row
 
 SEED = 2510_13786
 """Of the split into training and held-out prompts: a property of the task, not of a run."""
@@ -16,17 +16,18 @@ MAX_TRAIN_PROMPTS = 20_000
 """More are not listed; four digits have 10,000 in all."""
 
 
-def build(task: Task) -> TaskData:
+def build(task: Task) -> Part:
     """Strings of `min_digits` to `max_digits` digits, some to train on and others held out."""
-    listed = min(task.prompts, task.eval_prompts + MAX_TRAIN_PROMPTS)
-    chosen = random.Random(SEED).sample(range(task.prompts), listed)
+    prompts = sum(10**digits for digits in range(task.min_digits, task.max_digits + 1))
+    listed = min(prompts, task.eval_prompts + MAX_TRAIN_PROMPTS)
+    chosen = random.Random(SEED).sample(range(prompts), listed)
     rows = [_row(_string(index, task.min_digits)) for index in chosen]
-    return TaskData(rows[task.eval_prompts :], rows[: task.eval_prompts], reward)
+    return Part("digits", rows[task.eval_prompts :], rows[: task.eval_prompts], reward)
 
 
-def reward(completion: str, answer: str) -> float:
+def reward(completion: str, row: Row) -> float:
     """1.0 if the completion is exactly the answer, else 0.0."""
-    return float(completion == answer)
+    return float(completion == row["answer"])
 
 
 def _string(index: int, length: int) -> str:
@@ -37,4 +38,4 @@ def _string(index: int, length: int) -> str:
 
 
 def _row(digits: str) -> Row:
-    return Row(prompt=f"{digits}=", answer="".join(sorted(digits)))
+    return Row(prompt=f"{digits}=", answer="".join(sorted(digits)), part="digits")
