@@ -45,17 +45,49 @@ def _sweep_overrides(parser: argparse.ArgumentParser) -> None:
 
 def _launch(parser: argparse.ArgumentParser) -> None:
     _sweep_overrides(parser)
+    _follow(parser)
+
+
+def _follow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--follow", action="store_true", help="show progress until all is done")
+
+
+def _target(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
+    """Which runs a command is about; `otherwise`: what it is about without a name, or nothing."""
+    help_text = "a sweep, or a run by its id or the beginning of it" + otherwise
+    parser.add_argument("name", metavar="SWEEP|RUN", nargs="?", help=help_text)
+    parser.add_argument("--all", action="store_true", help="every run under the root")
+    _root(parser)
+
+
+def _some(parser: argparse.ArgumentParser) -> None:
+    _target(parser, otherwise="; default: all")
+
+
+def _retry(parser: argparse.ArgumentParser) -> None:
+    _target(parser)
+    _overrides(parser)
+    _follow(parser)
+
+
+def _cancel(parser: argparse.ArgumentParser) -> None:
+    _target(parser)
+    why = "by a person, with `cancel`"
+    parser.add_argument(
+        "--why", default=why, metavar="TEXT", help="kept with the runs (%(default)s)"
+    )
+
+
+def _logs(parser: argparse.ArgumentParser) -> None:
+    _target(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the runs end")
+    help_text = "the last N lines of each (default: all of one run, 20 of several)"
+    parser.add_argument("-n", "--lines", type=int, metavar="N", help=help_text)
 
 
 def _root(parser: argparse.ArgumentParser) -> None:
     default = Path(os.environ.get("SHORTLIST_ROOT", "outputs"))
     parser.add_argument("--root", type=Path, default=default, help="folder of runs (%(default)s)")
-
-
-def _status(parser: argparse.ArgumentParser) -> None:
-    _sweep(parser)
-    _root(parser)
 
 
 def _judging(parser: argparse.ArgumentParser) -> None:
@@ -101,11 +133,13 @@ def _fit(parser: argparse.ArgumentParser) -> None:
 COMMANDS = {
     "plan": Command("the runs a sweep would make, what each costs, what exists", _sweep_overrides),
     "launch": Command("submit what is missing", _launch),
-    "retry": Command("submit what is missing, and what failed or was stopped", _launch),
-    "status": Command("state and progress of a sweep's runs", _status),
+    "status": Command("state, progress and health of runs", _some),
+    "logs": Command("what runs printed", _logs),
+    "cancel": Command("stop runs: they save, and stay stopped until `retry`", _cancel),
+    "retry": Command("submit what is missing, and what failed or was stopped", _retry),
     "rank": Command("fit, judge and order a sweep's choices; write the report", _rank),
     "fit": Command("the same analysis on anyone's curves", _fit),
-    "sync": Command("put into MLflow what could not be logged at the time", _status),
+    "sync": Command("put into MLflow what could not be logged at the time", _some),
     "config": Command("the resolved configuration of one run", _overrides),
     "train": Command("one run, here, in the foreground", _overrides),
 }

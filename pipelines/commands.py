@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from pipelines import display
 
 if TYPE_CHECKING:
     from analysis.ranking import Analysis, Options
+    from pipelines.files import Record
     from pipelines.ledger import Ledger
     from pipelines.plan import Plan
     from pipelines.status import RunStatus
@@ -37,40 +39,120 @@ def plan(arguments: Namespace) -> int:
 
 def launch(arguments: Namespace) -> int:
     """Submits what is missing of a sweep."""
-    return _submit(arguments, retry=False)
-
-
-def retry(arguments: Namespace) -> int:
-    """Submits what is missing of a sweep, and what failed or was stopped."""
-    return _submit(arguments, retry=True)
-
-
-def _submit(arguments: Namespace, *, retry: bool) -> int:
-    from pipelines.launch import launch as submit
     from pipelines.ledger import Ledger
     from pipelines.plan import plan as make
 
     made = make(arguments.sweep, arguments.overrides, arguments.config_dir)
-    ledger = Ledger(made.settings.root)
-    report = submit(made, ledger, retry=retry)
-    display.note(report.line())
+    return _submit(arguments, Ledger(made.settings.root), [(made, None)])
+
+
+def retry(arguments: Namespace) -> int:
+    """Submits what is missing, failed or was stopped: as launched, or with other overrides."""
+    from pipelines.ledger import Ledger
+
+    if arguments.overrides or arguments.config_dir:
+        from pipelines.plan import plan as make
+
+        made = make(arguments.name, arguments.overrides, arguments.config_dir)
+        return _submit(arguments, Ledger(made.settings.root), [(made, None)], retry=True)
+    from pipelines.retry import launched
+
+    ledger = Ledger(arguments.root)
+    return _submit(arguments, ledger, list(launched(ledger, _name(arguments))), retry=True)
+
+
+def _submit(
+    arguments: Namespace,
+    ledger: Ledger,
+    plans: Sequence[tuple[Plan, set[str] | None]],
+    *,
+    retry: bool = False,
+) -> int:
+    from pipelines.launch import launch as submit
+
+    reports = [submit(made, ledger, retry=retry, only=only) for made, only in plans]
+    for report in reports:
+        display.note(report.line())
     if not arguments.follow:
         if arguments.json:
-            display.emit(report.document())
+            documents = [report.document() for report in reports]
+            display.emit(documents[0] if len(documents) == 1 else {"sweeps": documents})
         return 0
     from pipelines.follow import follow
 
-    done = follow(made, ledger)
-    _show_status(ledger, made.sweep, as_json=arguments.json)
-    return 0 if done else 1
+    done = [follow(made, ledger) for made, _ in plans]
+    rows = [row for made, _ in plans for row in made.rows()]
+    _show_status(ledger, " ".join(made.sweep for made, _ in plans), rows, as_json=arguments.json)
+    return 0 if all(done) else 1
 
 
 def status(arguments: Namespace) -> int:
-    """Shows the state of a sweep's runs."""
+    """Shows the state of runs."""
     from pipelines.ledger import Ledger
+    from pipelines.manifest import rows_of
 
-    rows = _show_status(Ledger(arguments.root), arguments.sweep, as_json=arguments.json)
-    return 1 if any(row.state == "failed" for row in rows) else 0
+    ledger = Ledger(arguments.root)
+    rows = rows_of(ledger, arguments.name)
+    shown = _show_status(ledger, arguments.name, rows, as_json=arguments.json)
+    return 1 if any(row.state == "failed" for row in shown) else 0
+
+
+def logs(arguments: Namespace) -> int:
+    """Shows what runs printed."""
+    from pipelines.errors import UserError
+    from pipelines.ledger import Ledger
+    from pipelines.logs import follow, log_of, text_of
+    from pipelines.manifest import rows_of
+
+    ledger = Ledger(arguments.root)
+    rows = rows_of(ledger, _name(arguments))
+    lines = arguments.lines or (None if len(rows) == 1 else 20)
+    if arguments.follow:
+        if arguments.json:
+            raise UserError("--json: got --follow too, allowed: one of them")
+        follow(ledger, rows, lines)
+        return 0
+    paths = [log_of(ledger, ledger.run(row["run_id"])) for row in rows]
+    texts = [text_of(path, lines) for path in paths]
+    ids = [row["run_id"] for row in rows]
+    if arguments.json:
+        items = [
+            {"run_id": run_id, "path": str(path), "text": text}
+            for run_id, path, text in zip(ids, paths, texts, strict=True)
+        ]
+        display.emit({"runs": items})
+        return 0
+    for run_id, path, text in zip(ids, paths, texts, strict=True):
+        display.note(f"==> {run_id} {path}{'' if text else ' (nothing printed)'} <==")
+        sys.stdout.write(text)
+    return 0
+
+
+def cancel(arguments: Namespace) -> int:
+    """Stops runs."""
+    from pipelines.cancel import stop
+    from pipelines.ledger import Ledger
+    from pipelines.manifest import rows_of
+
+    ledger = Ledger(arguments.root)
+    rows = rows_of(ledger, _name(arguments))
+    ids = stop(ledger, [row["run_id"] for row in rows], arguments.why)
+    if arguments.json:
+        display.emit({"stopped": ids})
+    else:
+        display.say(f"{len(ids)} of {len(rows)} runs stopped; `retry` takes them up again")
+    return 0
+
+
+def _name(arguments: Namespace) -> str | None:
+    """What a command is about, where it is about everything only when told so."""
+    from pipelines.errors import UserError
+
+    if bool(arguments.name) == bool(arguments.all):
+        given = f"{arguments.name!r} and --all" if arguments.all else "nothing"
+        raise UserError(f"SWEEP|RUN: got {given}, allowed: a sweep, a run, or --all")
+    name: str | None = arguments.name
+    return name
 
 
 def rank(arguments: Namespace) -> int:
@@ -120,14 +202,13 @@ def fit(arguments: Namespace) -> int:
 def sync(arguments: Namespace) -> int:
     """Replays into the tracking store what it has not got."""
     from pipelines.ledger import Ledger
-    from pipelines.manifest import manifest_of
+    from pipelines.manifest import rows_of
     from pipelines.tracking import sync as replay
 
     ledger = Ledger(arguments.root)
-    runs = manifest_of(ledger, arguments.sweep)["runs"]
-    done = replay(ledger, [row["run_id"] for row in runs])
+    done = replay(ledger, [row["run_id"] for row in rows_of(ledger, arguments.name)])
     if arguments.json:
-        display.emit({"sweep": arguments.sweep, "points": done})
+        display.emit({"sweep": arguments.name, "points": done})
     else:
         display.say(f"{done} points logged that were missing")
     return 0
@@ -165,22 +246,25 @@ def train(arguments: Namespace) -> int:
     return 0 if row.state == "completed" else 1
 
 
-def _show_status(ledger: Ledger, sweep: str, *, as_json: bool) -> list[RunStatus]:
-    from pipelines.manifest import manifest_of
+def _show_status(
+    ledger: Ledger, name: str | None, rows: Iterable[Record], *, as_json: bool
+) -> list[RunStatus]:
     from pipelines.status import statuses
 
-    rows = statuses(ledger, manifest_of(ledger, sweep)["runs"])
+    found = statuses(ledger, rows)
     if as_json:
-        display.emit({"sweep": sweep, "runs": [row.document() for row in rows]})
+        display.emit({"sweep": name, "runs": [row.document() for row in found]})
     else:
-        _print_status(rows)
-    return rows
+        _print_status(found)
+    return found
 
 
 def _print_status(rows: Sequence[RunStatus]) -> None:
-    from pipelines.status import table
+    from pipelines.status import errors, summary, table
 
     display.table(*table(rows))
+    for line in (*errors(rows), summary(rows)):
+        display.say(line)
 
 
 def _options(arguments: Namespace) -> Options:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -51,13 +51,16 @@ class LaunchReport:
         return asdict(self)
 
 
-def launch(plan: Plan, ledger: Ledger, *, retry: bool = False) -> LaunchReport:
+def launch(
+    plan: Plan, ledger: Ledger, *, retry: bool = False, only: Container[str] | None = None
+) -> LaunchReport:
     """Submits the runs of `plan` that are neither done nor under way; safe to call at any time.
 
     Args:
         plan: What is wanted.
         ledger: What there is.
         retry: Whether runs that failed or were stopped are submitted again too.
+        only: The runs that may be submitted; None: any.
 
     Raises:
         ServiceError: The root cannot be written, or the tracking store or scheduler is out of
@@ -71,6 +74,7 @@ def launch(plan: Plan, ledger: Ledger, *, retry: bool = False) -> LaunchReport:
             raise ServiceError("cluster: Slurm does not answer (squeue); nothing was submitted")
         wanted = ("planned", "failed", "stopped") if retry else ("planned",)
         todo = [run for run in plan.runs if states[run.run_id] in wanted]
+        todo = [run for run in todo if only is None or run.run_id in only]
         request = prepare(ledger, plan.settings, todo) if todo else {}
         code = snapshot.take(ledger)
         report = LaunchReport(plan.sweep, states, [run.run_id for run in todo])

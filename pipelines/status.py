@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
 
@@ -12,6 +13,11 @@ from pipelines.files import Record
 from pipelines.jobs import Jobs
 from pipelines.ledger import History, Ledger, RunFiles
 from recipes.config import Budget
+
+LAST = 10
+"""Points of training in which a number that is none is looked for."""
+PROBLEMS = ("truncated", "collapsed", "NaN")
+"""What a run's health is called, and part of what `analysis.health` says of it."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,16 @@ class RunStatus:
     error: str | None
     eta_s: float | None
     """Seconds left at the pace of the last points, where it is running."""
+    problems: list[str] = field(default_factory=list)
+    """What is wrong with the last points (`analysis.health`), in sentences."""
+
+    @property
+    def health(self) -> str | None:
+        """``ok``, or what is wrong in a word; None before the first evaluation."""
+        if self.pass_rate is None and not self.problems:
+            return None
+        words = (word for item in self.problems for word in PROBLEMS if word in item)
+        return next(words, "ok")
 
     @property
     def progress(self) -> float:
@@ -63,6 +79,8 @@ class RunStatus:
             "attempts": self.attempts,
             "error": self.error,
             "eta_s": self.eta_s,
+            "health": self.health,
+            "problems": self.problems,
         }
 
 
@@ -94,6 +112,7 @@ def _status(jobs: Jobs, run: RunFiles, row: Record) -> RunStatus:
         fruitless=history.fruitless,
         error=_error(state, history),
         eta_s=_eta(points, budget) if state == "running" else None,
+        problems=_problems(points),
     )
 
 
@@ -129,9 +148,35 @@ def _eta(points: Sequence[Record], budget: Budget) -> float | None:
     return max(0.0, float((budget.amount - now) * seconds / (now - begin)))
 
 
+def _problems(points: Sequence[Record]) -> list[str]:
+    """What is wrong with a run, as the analysis will see it, as far as its last points tell."""
+    if not points:
+        return []
+    import numpy as np
+
+    from analysis.curves import Curve
+    from analysis.health import check
+
+    def column(name: str, of: Sequence[Record]) -> np.typing.NDArray[np.float64]:
+        values = (point["metrics"].get(name, "nan") for point in of)
+        return np.array([float(value) for value in values])
+
+    last = points[-LAST:]
+    names = {name for point in last for name in point["metrics"] if name.startswith("train/")}
+    signals = {
+        name: column(name, [point for point in last if name in point["metrics"]]) for name in names
+    }
+    evaluations = [point for point in points if "eval/pass_rate" in point["metrics"]]
+    rates = column("eval/pass_rate", evaluations)
+    rates = rates[np.isfinite(rates)]
+    truncation = column("eval/truncation_rate", evaluations)
+    return check([Curve("", rates, rates, truncation=truncation, signals=signals)]).problems
+
+
 def table(rows: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
     """Headers and lines of a table of `rows`."""
-    headers = ["run", "recipe", "seed", "state", "done", "pass rate", "truncated", "left", "tries"]
+    headers = ["run", "recipe", "seed", "state", "done", "pass rate", "truncated", "health"]
+    headers += ["left", "tries"]
     failed = any(row.error for row in rows)
     lines = []
     for row in rows:
@@ -139,6 +184,7 @@ def table(rows: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
         line += [
             _share(row.pass_rate),
             _share(row.truncation),
+            row.health or "-",
             duration(row.eta_s),
             str(row.attempts),
         ]
@@ -148,3 +194,24 @@ def table(rows: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def errors(rows: Sequence[RunStatus]) -> Iterator[str]:
+    """The last lines of each error, once, and which runs ended with it."""
+    runs: dict[str, list[RunStatus]] = {}
+    for row in rows:
+        if row.error:
+            runs.setdefault(row.error, []).append(row)
+    for error, ended in runs.items():
+        others = f" and {len(ended) - 1} more" if len(ended) > 1 else ""
+        yield ""
+        yield f"{ended[0].run_id} ({ended[0].label}){others}: {ended[0].state}"
+        yield from (f"    {line}" for line in error.splitlines())
+
+
+def summary(rows: Sequence[RunStatus]) -> str:
+    """How many runs there are, by state."""
+    states = Counter(row.state for row in rows)
+    return f"{len(rows)} runs: " + (
+        ", ".join(f"{n} {name}" for name, n in states.items()) or "none"
+    )

@@ -45,6 +45,8 @@ def test_each_command_has_help_and_takes_json(
         (["config", "batch.prompts=x"], "batch.prompts: got 'x', allowed: a whole number"),
         (["rank", "demo", "--at", "x"], "argument --at: invalid float value: 'x'"),
         (["rank", "demo", "--at", "-3"], "at: got -3.0, allowed: a number > 0"),
+        (["cancel"], "SWEEP|RUN: got nothing, allowed: a sweep, a run, or --all"),
+        (["retry", "demo", "--all"], "SWEEP|RUN: got 'demo' and --all, allowed: a sweep"),
         (["fit", "/nope.csv"], "/nope.csv: cannot be read: No such file or directory"),
         (["fit", "/nope.doc"], "/nope.doc: got .doc, allowed: .csv"),
     ],
@@ -67,7 +69,7 @@ def test_bad_input_is_one_line_and_status_2(
 def test_a_sweep_never_launched_says_what_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("status", "rank", "sync"):
+    for name in ("status", "rank", "sync", "logs", "cancel", "retry"):
         status, _, err = told(capsys, name, "demo", "--root", str(tmp_path))
         assert status == 2
         assert err == f"shortlist: sweep: got 'demo', allowed in {tmp_path}: none launched yet\n"

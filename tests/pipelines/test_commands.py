@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def words(
     return ["small", "--config-dir", str(folder.parent)]
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, object]]:
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
     capsys.readouterr()
     status = main([*words, "--json"])
     document = json.loads(capsys.readouterr().out)
@@ -90,11 +91,24 @@ def test_what_failed_is_shown_and_tried_again_only_when_told(
     (root / "runs" / "behave").unlink()
     assert main(["launch", *words, "--follow"]) == 1
     assert "(loss=cispo) failed; `retry`" in capsys.readouterr().err
-    status, followed = answer(capsys, "retry", *words, "--follow")
-    runs = followed["runs"]
-    assert isinstance(runs, list)
+    first, second = (run["run_id"] for run in runs)
+    status, logged = answer(capsys, "logs", first[:6])
+    (only,) = logged["runs"]
+    assert only["run_id"] == first
+    assert only["text"].endswith("ValueError: the loss became a pumpkin\n")
+    # One run, as it was launched: its sweep's file is not looked at.
+    status, followed = answer(capsys, "retry", first, "--follow")
+    assert [(run["state"], run["attempts"]) for run in followed["runs"]] == [
+        ("completed", 2),
+        ("failed", 1),
+    ]
+    status, followed = answer(capsys, "retry", "small", "--follow")
     assert status == 0
-    assert [(run["state"], run["attempts"]) for run in runs] == [("completed", 2)] * 2
+    assert [run["attempts"] for run in followed["runs"]] == [2, 2]
+    assert answer(capsys, "status", second[:7])[1]["runs"] == followed["runs"][1:]
+    assert answer(capsys, "status")[1]["runs"] == followed["runs"]
+    assert answer(capsys, "cancel", "small") == (0, {"stopped": []})
+    assert answer(capsys, "retry", "--all")[1]["planned"] == []
 
 
 def test_train_tells_of_each_evaluation(

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines import display, files
 from pipelines.ledger import Ledger, RunFiles
-from pipelines.status import RunStatus, statuses, table
+from pipelines.status import RunStatus, errors, statuses, summary, table
 from recipes.config import Budget
 
 ROW = {
@@ -62,6 +62,8 @@ def test_run_without_files(ledger: Ledger) -> None:
         "attempts": 0,
         "error": None,
         "eta_s": None,
+        "health": None,
+        "problems": [],
     }
 
 
@@ -87,8 +89,13 @@ def test_failed_run_says_why(ledger: Ledger, run: RunFiles) -> None:
     headers, lines = table([row])
     assert headers[-1] == "error"
     assert lines == [
-        ["abc", "loss=cispo", "3", "failed", "0%", "-", "-", "-", "1", "ValueError: no"]
+        ["abc", "loss=cispo", "3", "failed", "0%", "-", "-", "-", "-", "1", "ValueError: no"]
     ]
+    told = ["", "abc (loss=cispo): failed", "    Traceback", "    ValueError: no"]
+    assert list(errors([row])) == told
+    again = [row, replace(row, run_id="d"), replace(row, run_id="e", state="completed", error=None)]
+    assert list(errors(again)) == ["", "abc (loss=cispo) and 1 more: failed", *told[2:]]
+    assert summary(again) == "3 runs: 2 failed, 1 completed"
 
 
 def test_error_of_an_earlier_attempt_is_over_once_it_runs_again(
@@ -122,6 +129,27 @@ def test_damaged_result_has_the_run_planned_again(ledger: Ledger, run: RunFiles)
     assert status(ledger).state == "planned"
 
 
+@pytest.mark.parametrize(
+    ("rates", "truncation", "loss", "word"),
+    [
+        ([0.2, 0.3, 0.4, 0.5], 0.05, 1.0, "ok"),
+        ([0.2, 0.3, 0.4, 0.5], 0.11, 1.0, "truncated"),
+        ([0.2, 0.5, 0.5, 0.5, 0.1, 0.1, 0.1], 0.0, 1.0, "collapsed"),
+        ([0.2, 0.3], 0.0, float("inf"), "NaN"),
+    ],
+)
+def test_health_is_that_of_the_analysis_in_a_word(
+    ledger: Ledger, run: RunFiles, rates: list[float], truncation: float, loss: float, word: str
+) -> None:
+    for step, rate in enumerate(rates):
+        add(run, 1, step, 0.0, **{"eval/pass_rate": rate, "eval/truncation_rate": truncation})
+        run.point(1, step, {"steps": float(step)}, {"train/loss": loss})
+    row = status(ledger)
+    assert row.health == word
+    assert len(row.problems) == (word != "ok")
+    assert table([row])[1][0][7] == word
+
+
 def test_numbers_that_are_not_finite_are_null(
     ledger: Ledger, run: RunFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,7 +166,7 @@ def test_numbers_that_are_not_finite_are_null(
     assert document["spent"] == {"steps": None, "flops": None, "tokens": 7.0}
     names = ("state", "step", "compute", "pass_rate", "truncation", "eta_s")
     assert [document[name] for name in names] == ["running", 5, None, None, None, None]
-    assert table([row])[1][0][5:8] == ["-", "-", "-"]
+    assert table([row])[1][0][5:9] == ["-", "-", "-", "-"]
     assert replace(row, compute={"steps": nan}).progress == 0.0
 
 
@@ -151,7 +179,7 @@ def test_rates_of_a_result_that_are_not_finite_are_unknown(ledger: Ledger, run: 
 def test_table_is_plain_text(ledger: Ledger, run: RunFiles) -> None:
     headers, lines = table(statuses(ledger, [ROW]))
     assert headers[-1] == "tries"
-    assert lines == [["abc", "loss=cispo", "3", "planned", "0%", "-", "-", "-", "0"]]
+    assert lines == [["abc", "loss=cispo", "3", "planned", "0%", "-", "-", "-", "-", "0"]]
 
 
 def test_asking_for_a_state_imports_nothing_heavy(ledger: Ledger) -> None:
