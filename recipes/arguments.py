@@ -35,6 +35,7 @@ def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> 
         scale_rewards=SCALE_REWARDS[config.advantage.scale],
         beta=0.0,  # no KL term in any recipe of the paper
         num_generations=config.batch.generations,
+        num_generations_eval=config.task.eval_samples,
         per_device_train_batch_size=micro,
         gradient_accumulation_steps=accumulation,
         steps_per_generation=accumulation,

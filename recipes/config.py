@@ -376,6 +376,9 @@ class RunConfig:
             self.check_prompts(self.task.prompts - self.task.eval_prompts)
         self._check_schedule()
         self._check_micro_batch()
+        if self.length.kind == "interrupt" and not self.task.end_of_thinking:
+            allowed = "truncate | penalty, with a task that has no end_of_thinking"
+            raise ConfigError("length.kind", self.length.kind, allowed)
 
     def check_prompts(self, train: int) -> None:
         """Refuses a task with fewer than a batch of prompts to train on, once that is known."""

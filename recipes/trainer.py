@@ -11,19 +11,16 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import GRPOTrainer
-from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.utils import RepeatSampler
 
 from recipes.arguments import arguments
 from recipes.checkpoints import Checkpoints
 from recipes.config import RunConfig
-from recipes.evaluate import evaluate, evaluation_seed
+from recipes.evaluate import evaluate
 from recipes.losses import advantage_scale, varied_groups
 from recipes.progress import Progress
+from recipes.rollout import roll_out
 from recipes.tasks import Row, TaskData
-
-EMBEDDED_BATCH = 1024
-"""Completions of an evaluation generated at a time; of other models, as many as in training."""
 
 
 class EpochSampler(RepeatSampler):  # type: ignore[misc]
@@ -63,6 +60,7 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
             args=arguments(config, checkpoints.aside, evaluate_first=progress.meter.steps == 0),
             train_dataset=Dataset.from_list(list(data.train)),
             processing_class=tokenizer,
+            rollout_func=roll_out,
             callbacks=[progress],
         )
         if config.precision.fp32_head:
@@ -107,19 +105,8 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def evaluate(self, *_: object, **__: object) -> dict[str, float]:
         """Held-out mean@k, in place of a pass over an evaluation data set."""
-        with unwrap_model_for_generation(
-            self.model_wrapped, self.accelerator, generation_kwargs=self.generation_kwargs
-        ) as model:  # samples as in training, whatever the model's own generation settings
-            evaluation = evaluate(
-                model,
-                self.processing_class,
-                self.generation_config,
-                self.data,
-                samples=self.config.task.eval_samples,
-                batch=EMBEDDED_BATCH if self.config.model.embedded else self.config.batch.size,
-                seed=evaluation_seed(self.config.seed, self.state.global_step),
-            )
-        self.progress.evaluated(self.state.global_step, evaluation)
+        step = self.state.global_step
+        self.progress.evaluated(step, evaluate(self, self.data, step))
         self.control.should_evaluate = False  # as Trainer.evaluate does, else it is done twice
         return {}
 

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from recipes import models
+from recipes import models, tasks
+from recipes.checkpoints import Checkpoints
 from recipes.config import Batch, Budget, Execution, Model, Optimizer, RunConfig, Task
+from recipes.progress import Progress
+from recipes.trainer import AblationTrainer
 
 TINY = RunConfig(
     batch=Batch(prompts=4, generations=4),
@@ -64,3 +67,11 @@ def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(**changes: Any) -> RunConfig:  # noqa: ANN401
     """The tiny run with some of its parts replaced."""
     return replace(TINY, **changes)
+
+
+def built(config: RunConfig, models_dir: Path, folder: Path) -> AblationTrainer:
+    """A trainer that has not trained yet."""
+    model, tokenizer = models.load(config, models_dir)
+    progress = Progress(config, Recorder())
+    data = tasks.load(config.task)
+    return AblationTrainer(config, model, tokenizer, data, Checkpoints(folder, 1), progress)

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from recipes import models
-from recipes.config import ConfigError, Model, Precision, RunConfig, Task
+from recipes.config import ConfigError, Model, Precision, RunConfig
+from recipes.evaluate import evaluate
 from recipes.meter import parameter_count
-from tests.recipes.conftest import TINY, tiny
+from tests.recipes.conftest import TINY, built, tiny
 
 
 def test_the_tokenizer_keeps_every_character() -> None:
@@ -99,17 +100,9 @@ def test_a_model_out_of_reach_is_told_in_one_line(tmp_path: Path) -> None:
         models.load(config, tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_the_default_model_starts_at_a_fifth_to_a_third(tmp_path: Path) -> None:
-    from transformers import GenerationConfig
-
-    from recipes import tasks
-    from recipes.evaluate import evaluate
-
-    config = RunConfig(task=Task(eval_samples=4))
-    model, tokenizer = models.load(config, tmp_path)
-    generation = GenerationConfig(
-        max_new_tokens=6, do_sample=True, top_k=0, pad_token_id=0, eos_token_id=[2]
-    )
-    start = evaluate(model, tokenizer, generation, tasks.load(config.task), 4, 1024, seed=0)
+    trainer = built(RunConfig(), tmp_path, tmp_path)
+    start = evaluate(trainer, trainer.data, 0)
     assert 0.2 <= start.pass_rate <= 0.33
     assert start.truncation_rate < 0.25
