@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.effects import Interaction
 from analysis.fits import Fit, windows
-from analysis.notation import amount, chance, rate, unit
+from analysis.notation import amount, chance, interval, rate, unit
 from analysis.ranking import Analysis
 from analysis.verdicts import Verdict
 from analysis.words import state
@@ -60,6 +60,24 @@ def pairs(values: Mapping[str, object]) -> str:
             value = "; ".join(map(str, value))
         rows.append(f"<dt>{escape(str(name))}</dt><dd>{escape(str(value))}</dd>")
     return f"<dl>{''.join(rows)}</dl>"
+
+
+def standing(document: Mapping[str, Any], window: int) -> str:
+    """A promoted run in numbers: what was forecast, what is seen, and what is forecast now."""
+    named = {
+        "Forecast": document["forecast"],
+        f"Observed, mean of the last {window}": document["observed"],
+        "Forecast with its own points": document["refitted"],
+    }
+    rows = [
+        (name, rate(it["reward"]), interval(it.get("interval")), amount(it["compute"]))
+        for name, it in named.items()
+        if it
+    ]
+    units = unit(document["forecast"]["axis"])
+    notes = "".join(f"<li>{escape(note)}</li>" for note in document["notes"])
+    shown = table(("", "Pass rate", "95% interval", f"At {escape(units)}"), rows, "numbers")
+    return f'{shown}<ul class="open-list">{notes}</ul>' if notes else shown
 
 
 def _gap(v: Verdict, margin: float) -> str:

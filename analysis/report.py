@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -22,8 +22,9 @@ from analysis import page
 from analysis.curves import Curve, window
 from analysis.fits import Fit
 from analysis.notation import amount, chance, interval, rate, unit
+from analysis.promise import ALARMS, WINDOW, Kept
 from analysis.ranking import Analysis
-from analysis.svg import curves_svg
+from analysis.svg import curves_svg, kept_svg
 from analysis.words import answer, ceiling, state
 
 EMBEDDED_DRAWS = 40_000
@@ -54,6 +55,54 @@ def write(analysis: Analysis, folder: Path, context: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         _replace(folder / name, text)
+
+
+def write_kept(
+    path: Path,
+    kept: Kept,
+    curve: Curve | None,
+    evidence: Mapping[str, Any],
+    told: Sequence[str],
+    document: Mapping[str, Any],
+) -> None:
+    """Writes the page of a promoted run held against its forecast.
+
+    Args:
+        path: Where to, in a folder that exists.
+        kept: How it stands.
+        curve: All of its evaluations.
+        evidence: What was written when it was promoted.
+        told: The headline, and the sentences under it.
+        document: What is known of it now.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    here, forecast = Path(__file__).parent, evidence["forecast"]
+    units = unit(forecast["axis"])
+    words = [evidence["promotion"], f"promoted {_date(evidence['time'])}"]
+    made = {
+        "Sweep": evidence["sweep"],
+        "Winner": ", ".join([evidence["winner"]["run"], *evidence["winner"]["changes"]]),
+        "Run": f"{evidence['run_id']}, {document['state']}",
+        "Settings": " ".join(evidence["settings"]),
+        "Commit": evidence["commit"],
+        "Versions": evidence["versions"],
+    }
+    text = Template((here / "verify.html").read_text("utf-8")).substitute(
+        title=escape(f"{evidence['promotion']}: {told[0]}"),
+        css=(here / "report.css").read_text("utf-8"),
+        overline=escape(" · ".join(words)),
+        headline=escape(told[0]),
+        lead=escape(" ".join(told[1:])),
+        figure=kept_svg(kept, curve, forecast["seen"], f"Compute ({units})"),
+        window=WINDOW,
+        kept=f"{1 - ALARMS:.0%}",
+        numbers=page.standing(document, WINDOW),
+        notes="".join(f"<li>{escape(note)}</li>" for note in evidence["notes"]),
+        made=page.pairs({name: value for name, value in made.items() if value}),
+    )
+    _replace(path, text)
 
 
 def rows(analysis: Analysis) -> tuple[list[str], list[list[str]]]:

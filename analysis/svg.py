@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.curves import Array
+from analysis.curves import Array, Curve
 from analysis.notation import amount
+from analysis.promise import WINDOW, Kept
 from analysis.sigmoid import value
 
 WIDTH, HEIGHT = 720, 430
@@ -34,6 +35,16 @@ STYLE = (
     ".grid{stroke:#e4e4e4}.axis{stroke:#444;fill:none}.fit{fill:none;stroke-width:1.8}"
     ".ahead{stroke-dasharray:5 4}.muted{fill:none;stroke:#bbb}.at{stroke:#222;stroke-dasharray:2 3}"
 )
+
+THEMED = (
+    "text{font:12px Helvetica,Arial,sans-serif;fill:var(--ink)}.tick{fill:var(--soft);"
+    "font-size:11px}.grid,.seen{stroke:var(--line)}.axis{stroke:var(--faint);fill:none}"
+    ".seen{stroke:var(--soft);stroke-dasharray:2 3}.band{fill:var(--c0);opacity:.16}"
+    ".middle{fill:none;stroke:var(--c0);stroke-width:1.6;stroke-dasharray:5 4}"
+    ".mean{fill:none;stroke:var(--c1);stroke-width:2}.point{fill:var(--c1);opacity:.6}"
+    ".made{fill:var(--page);stroke:var(--soft)}.out{fill:none;stroke:var(--bad);stroke-width:2.4}"
+)
+"""For a figure within a page, in the page's colours, light or dark."""
 
 
 def ticks(low: float, high: float, wanted: int) -> list[float]:
@@ -195,3 +206,58 @@ def curves_svg(page: Mapping[str, Any]) -> str:
         "</svg>\n",
     ]
     return "\n".join(lines)
+
+
+def kept_svg(kept: Kept, curve: Curve | None, seen: float, label: str) -> str:
+    """The figure of a promoted run: its band, its evaluations, and where it left, for a page.
+
+    Args:
+        kept: The run held against its forecast.
+        curve: All of its evaluations; those up to `seen` made the forecast and are hollow.
+        seen: Compute, 0 for a run that started anew.
+        label: Of the compute axis.
+    """
+    points = [] if curve is None else list(zip(curve.compute, curve.reward, strict=True))
+    low = min([kept.compute[0], *(compute for compute, _ in points)])
+    rates = [*kept.low, *kept.high, *(rate for _, rate in points)]
+    pad = 0.06 * (max(rates) - min(rates)) or 0.05
+    bottom, top = max(0.0, min(rates) - pad), min(1.0, max(rates) + pad)
+    axes = _Axes(float(low), float(kept.compute[-1]), float(bottom), float(top))
+    x, y = axes.x(kept.compute), axes.y
+    edge = _path(np.append(x, x[::-1]), np.append(y(kept.high), y(kept.low)[::-1]))
+    told = "The run's pass rate against compute, and the band that it should keep to"
+    lines = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{told}">',
+        f"<style>{THEMED}</style>",
+        *_frame(axes, label),
+        _line("band", f"{edge}Z") + _line("middle", _path(x, y(kept.middle))),
+        _line("seen", f"M{axes.x(seen):.1f} {TOP}V{BOTTOM}") if seen else "",
+        *(_dot(axes.x(c), y(r), "made" if c <= seen * (1 + 1e-9) else "point") for c, r in points),
+        _line("mean", _path(x[: len(kept.mean)], y(kept.mean))) if len(kept.mean) else "",
+        *_keys(kept, seen),
+    ]
+    if kept.left is not None:
+        lines.append(_dot(x[kept.left], y(kept.mean[kept.left]), "out", 8))
+    return "\n".join([*lines, "</svg>"])
+
+
+def _dot(x: Array | float, y: Array | float, css: str, size: float = 3.4) -> str:
+    return f'<circle class="{css}" cx="{float(x):.1f}" cy="{float(y):.1f}" r="{size}"/>'
+
+
+def _keys(kept: Kept, seen: float) -> list[str]:
+    """What each mark of `kept_svg` stands for, beside it."""
+    marks = {
+        "one evaluation": _dot(542, 0, "point"),
+        f"mean of the last {WINDOW}": _line("mean", "M532 0h20"),
+        "forecast of that mean": _line("middle", "M532 0h20"),
+        "band it should keep to": '<rect class="band" x="532" y="-6" width="20" height="12"/>',
+    }
+    if seen:
+        marks["made the forecast"] = _dot(542, 0, "made")
+    if kept.left is not None:
+        marks["left the band"] = _dot(542, 0, "out", 7)
+    return [
+        f'<g transform="translate(0 {TOP + 24 + 24 * i})">{mark}{_text(560, 4, told)}</g>'
+        for i, (told, mark) in enumerate(marks.items())
+    ]

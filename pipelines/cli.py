@@ -90,8 +90,11 @@ def _root(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", type=Path, default=default, help="folder of runs (%(default)s)")
 
 
-def _judging(parser: argparse.ArgumentParser) -> None:
+def _at(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", type=float, metavar="X", help="also order by forecast at compute X")
+
+
+def _judging(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", type=float, metavar="X", help="fit only points up to compute X")
     parser.add_argument(
         "--margin", type=float, default=0.02, help="smaller differences in A are none (%(default)s)"
@@ -110,6 +113,7 @@ def _judging(parser: argparse.ArgumentParser) -> None:
 def _rank(parser: argparse.ArgumentParser) -> None:
     _sweep(parser)
     _root(parser)
+    _at(parser)
     _judging(parser)
     parser.add_argument("--compute", metavar="AXIS", help="compute axis; default: the sweep's")
     parser.add_argument(
@@ -126,8 +130,27 @@ def _fit(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", default=default, metavar="COLUMN", help="(%(default)s)")
     for name in ("stderr", "seed"):
         parser.add_argument(f"--{name}", metavar="COLUMN", help=f"default: {name}, where present")
+    _at(parser)
     _judging(parser)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the report there")
+
+
+def _promote(parser: argparse.ArgumentParser) -> None:
+    _launch(parser)
+    _judging(parser)
+    parser.add_argument("--name", help="of the promotion (SWEEP-promoted)")
+    flags = {
+        "--dry-run": "print it all; write and launch nothing",
+        "--force": "also where the evidence does not carry it",
+        "--confirm-loo": "first the leave-one-out of the composed recipe, at a middle budget",
+    }
+    for flag, help_text in flags.items():
+        parser.add_argument(flag, action="store_true", help=help_text)
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("promotion", metavar="PROMOTION", help="a name given by promote")
+    _root(parser)
 
 
 COMMANDS = {
@@ -138,6 +161,8 @@ COMMANDS = {
     "cancel": Command("stop runs: they save, and stay stopped until `retry`", _cancel),
     "retry": Command("submit what is missing, and what failed or was stopped", _retry),
     "rank": Command("fit, judge and order a sweep's choices; write the report", _rank),
+    "promote": Command("a sweep's winner as a recipe and a forecast, launched large", _promote),
+    "verify": Command("a promoted run against its forecast", _verify),
     "fit": Command("the same analysis on anyone's curves", _fit),
     "sync": Command("put into MLflow what could not be logged at the time", _some),
     "config": Command("the resolved configuration of one run", _overrides),

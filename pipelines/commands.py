@@ -14,8 +14,10 @@ from pipelines import display
 if TYPE_CHECKING:
     from analysis.ranking import Analysis, Options
     from pipelines.files import Record
+    from pipelines.launch import LaunchReport
     from pipelines.ledger import Ledger
     from pipelines.plan import Plan
+    from pipelines.promote import Draft
     from pipelines.status import RunStatus
 
 
@@ -84,6 +86,18 @@ def _submit(
     rows = [row for made, _ in plans for row in made.rows()]
     _show_status(ledger, " ".join(made.sweep for made, _ in plans), rows, as_json=arguments.json)
     return 0 if all(done) else 1
+
+
+def _train(
+    made: Plan, ledger: Ledger, *, wait: bool, retry: bool = False
+) -> tuple[LaunchReport, bool]:
+    """Submits what is missing; with `wait`, follows it, and says whether all completed."""
+    from pipelines.follow import follow
+    from pipelines.launch import launch as submit
+
+    report = submit(made, ledger, retry=retry)
+    display.note(report.line())
+    return report, wait and follow(made, ledger)
 
 
 def status(arguments: Namespace) -> int:
@@ -175,6 +189,71 @@ def rank(arguments: Namespace) -> int:
     for line in conclusion(ranked):
         display.say(line)
     return 0
+
+
+def promote(arguments: Namespace) -> int:
+    """Writes a sweep's winner as a recipe with its forecast, and launches it large."""
+    from pipelines import promote as promotions
+    from pipelines.ledger import Ledger
+
+    ledger = Ledger(promotions.root_of(arguments.overrides))
+    typed = (arguments.sweep, arguments.overrides, arguments.config_dir, _options(arguments))
+    asked = promotions.ask(ledger, *typed, arguments.name, force=arguments.force)
+    found = promotions.made_before(asked)
+    if found is None and arguments.confirm_loo:
+        asked, confirming = promotions.leave_one_out(asked)
+        if not _confirmed(confirming, ledger, arguments):
+            return 0
+    found = found or promotions.promote(asked)
+    if not arguments.json:
+        for line in found.lines():
+            display.say(line)
+        if arguments.dry_run:
+            display.say(f"\n{found.draft.recipe}")
+    document, done = found.document(), True
+    if not arguments.dry_run:
+        found.save()
+        report, done = _train(found.draft.plan, ledger, wait=arguments.follow)
+        document |= {"planned": report.planned}
+        display.note(f"Next: {display.program()} verify {asked.name}")
+    if arguments.json:
+        display.emit(document)
+    return 0 if done or not arguments.follow else 1
+
+
+def _confirmed(draft: Draft, ledger: Ledger, arguments: Namespace) -> bool:
+    """Whether the leave-one-out of a promotion is complete; launches what is missing of it."""
+    from pipelines.status import statuses
+
+    made, done = draft.plan, False
+    if not arguments.dry_run:
+        draft.save()
+        _, done = _train(made, ledger, wait=arguments.follow)
+    rows = statuses(ledger, made.rows())
+    done = done or all(row.state == "completed" for row in rows)
+    if done and not arguments.dry_run:
+        return True
+    display.note(f"{made.sweep}: promotion goes on once this leave-one-out is complete")
+    if arguments.json:
+        display.emit({"confirming": made.sweep, "runs": [row.document() for row in rows]})
+    else:
+        _print_status(rows)
+    return False
+
+
+def verify(arguments: Namespace) -> int:
+    """Holds a promoted run against its forecast."""
+    from pipelines.ledger import Ledger
+    from pipelines.verify import verify as hold
+
+    found = hold(Ledger(arguments.root), arguments.promotion)
+    if arguments.json:
+        display.emit(found.document())
+    else:
+        for line in found.lines():
+            display.say(line)
+        display.say(f"Report: {found.page}")
+    return 0 if found.inside else 1
 
 
 def fit(arguments: Namespace) -> int:
@@ -271,7 +350,7 @@ def _options(arguments: Namespace) -> Options:
     from analysis.ranking import Options
 
     return Options(
-        at=arguments.at,
+        at=getattr(arguments, "at", None),
         until=arguments.until,
         margin=arguments.margin,
         skip_below=arguments.skip_below,

@@ -52,7 +52,7 @@ class Composer:
             if not folder.is_dir():
                 raise UserError(f"--config-dir: got {str(folder)!r}, allowed: an existing folder")
         _no_clash([CONF, *config_dirs])
-        found = ",".join(_quoted(f"file://{folder.resolve()}") for folder in config_dirs)
+        found = ",".join(quoted(f"file://{folder.resolve()}") for folder in config_dirs)
         self._searchpath = [f"hydra.searchpath=[{found}]"] if found else []
         self._choices: dict[tuple[str, str], DictConfig] = {}
 
@@ -115,7 +115,7 @@ class Composer:
                 self._known(name, str(override.value()))
 
     def _content(self, group: str, option: str, *overrides: str) -> DictConfig:
-        config = self._compose(None, [f"+{group}={_quoted(option)}", *overrides])
+        config = self._compose(None, [f"+{group}={quoted(option)}", *overrides])
         content = config.get(group)
         if not isinstance(content, DictConfig):
             allowed = "keys of its own, and no '# @package' line"
@@ -205,7 +205,7 @@ def _no_clash(folders: Sequence[Path]) -> None:
                 )
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """`text` as Hydra's grammar takes any text."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 

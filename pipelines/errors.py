@@ -9,6 +9,10 @@ class ShortlistError(Exception):
     status = 1
 
 
+class EvidenceError(ShortlistError):
+    """What was asked is possible, but the evidence does not carry it."""
+
+
 class UserError(ShortlistError):
     """Bad input: the message names the field, what was given and what is allowed."""
 

@@ -71,9 +71,18 @@ class Ledger:
         """The files of one sweep, whether they exist or not."""
         return SweepFiles(self.root / "sweeps" / name)
 
+    def promotion(self, name: str) -> PromotionFiles:
+        """The files of one promotion, whether they exist or not."""
+        return PromotionFiles(self.root / "promoted", name)
+
     def known_sweeps(self) -> list[str]:
         """Names of the sweeps that were launched here."""
         return sorted(path.parent.name for path in self.root.glob("sweeps/*/manifest.json"))
+
+    def known_promotions(self) -> list[str]:
+        """Names of the promotions that were made here."""
+        suffix = ".evidence.json"
+        return sorted(p.name.removesuffix(suffix) for p in self.root.glob(f"promoted/*{suffix}"))
 
     def clear_if_empty(self) -> None:
         """Removes the root, if it has nothing but locks."""
@@ -116,6 +125,18 @@ class SweepFiles:
             ServiceError: The file is damaged.
         """
         return files.read_json(self.manifest_file)
+
+
+class PromotionFiles:
+    """A promotion in a folder that is laid out like ``conf/``, for ``--config-dir``."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        self.recipe = folder / f"{name}.yaml"
+        self.linked = folder / "recipe" / f"{name}.yaml"
+        """A link to `recipe`, where Hydra looks for it."""
+        self.sweep = folder / "sweep" / f"{name}.yaml"
+        self.evidence = folder / f"{name}.evidence.json"
 
 
 class RunFiles:
