@@ -9,6 +9,7 @@ import torch
 from trl import GRPOConfig
 
 from recipes.config import ConfigError, RunConfig
+from recipes.staleness import generated_per_call
 
 SCALE_REWARDS = {"prompt": "group", "batch": "batch", "none": "none"}
 SCHEDULERS = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
@@ -16,13 +17,31 @@ NEVER = 10**9
 """Steps: runs end by their budget, which is not TRL's to know, since a run can go on past it."""
 
 
-def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> GRPOConfig:
-    """The configuration in TRL's words. One optimizer step trains on one generated batch, once."""
+def micro_batch(config: RunConfig) -> int:
+    """Sequences that one process takes through a forward and backward pass at a time.
+
+    Raises:
+        ConfigError: The batch cannot be split so among the processes there are.
+    """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     micro = config.execution.micro_batch or config.batch.size // world
     if config.batch.size % (micro * world):
         allowed = f"a divisor of {config.batch.size} / {world} processes"
         raise ConfigError("execution.micro_batch", micro, allowed)
+    return micro
+
+
+def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> GRPOConfig:
+    """The configuration in TRL's words.
+
+    Where more than one optimizer batch is generated at once, `steps_per_generation` says so, which
+    makes TRL keep the behaviour policy's log-probabilities.
+
+    Raises:
+        ConfigError: As `micro_batch`.
+    """
+    micro = micro_batch(config)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
     accumulation = config.batch.size // (micro * world)
     optimizer = config.optimizer
     return GRPOConfig(
@@ -38,7 +57,7 @@ def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> 
         num_generations_eval=config.task.eval_samples,
         per_device_train_batch_size=micro,
         gradient_accumulation_steps=accumulation,
-        steps_per_generation=accumulation,
+        steps_per_generation=accumulation * generated_per_call(config.staleness),
         max_completion_length=config.task.max_completion_tokens,
         temperature=config.task.temperature,
         learning_rate=optimizer.lr,
@@ -50,6 +69,7 @@ def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> 
         adam_epsilon=optimizer.eps,
         max_grad_norm=optimizer.max_grad_norm,
         max_steps=NEVER,
+        ignore_data_skip=True,  # `recipes.sampling` knows where the prompts stand
         use_cpu=not torch.cuda.is_available(),
         bf16=config.precision.dtype == "bf16",
         fp16=config.precision.dtype == "fp16",

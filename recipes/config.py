@@ -22,7 +22,7 @@ LENGTHS = ("truncate", "penalty", "interrupt")
 STALENESS = ("on_policy", "ppo", "pipeline")
 SCHEDULES = ("constant", "linear", "cosine")
 COMPUTE_AXES = ("steps", "tokens", "flops", "gpu_hours")
-FIXED_AGGREGATION = ("dr_grpo", "bnpo", "luspo")
+FIXED_AGGREGATION = ("dr_grpo", "luspo")
 """Losses that are an aggregation themselves, so that no other can be put on top."""
 
 
@@ -399,8 +399,6 @@ class RunConfig:
             size = self.batch.size
             allowed = f"a divisor of batch.prompts x batch.generations = {size}"
             raise ConfigError("execution.micro_batch", micro, allowed)
-        if self.loss.name == "bnpo" and micro not in (None, self.batch.size):
-            raise ConfigError("execution.micro_batch", micro, "null, with loss.name=bnpo")
 
 
 AXES = (

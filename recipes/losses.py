@@ -18,7 +18,7 @@ NATIVE = {
     "dapo": "token",
     "cispo": "token",
     "vespo": "token",
-    "bnpo": "token",
+    "bnpo": "micro_batch",
     "dr_grpo": "sequence",
     "luspo": "sequence",
 }
@@ -56,23 +56,39 @@ def token_weights(over: str, lengths: Tensor, generations: int, kept: Tensor) ->
 
 
 def advantage_scale(
-    loss: str, over: str, lengths: Tensor, generations: int, kept: Tensor
+    loss: str, over: str, lengths: Tensor, generations: int, kept: Tensor, micro: int
 ) -> Tensor:
     """What each sequence's advantage is multiplied by to be averaged `over` the kept sequences.
 
     Args:
         loss: TRL's ``loss_type``.
-        over: ``sample``, ``prompt``, ``token``, or ``native``: as TRL does for `loss`.
-        lengths: (sequences,) tokens of each sequence of the *whole* optimizer batch.
+        over: ``sample``, ``prompt``, ``token``, or ``native``: as TRL does for `loss`, and for
+            ``bnpo``, whose mean is over a micro-batch, over the tokens of the batch.
+        lengths: (sequences,) tokens in the loss of each sequence of the *whole* optimizer batch.
         generations: sequences of one prompt; they are adjacent.
         kept: (sequences,) bool, the same for all sequences of a prompt.
+        micro: sequences in a micro-batch; those of one are adjacent.
 
     Returns:
         (sequences,) factors >= 0; all 1 for TRL's own mean with nothing dropped.
     """
     native = NATIVE[loss]
-    wanted = token_weights(native if over == "native" else over, lengths, generations, kept)
+    if over == "native":
+        over = "token" if native == "micro_batch" else native
+    wanted = token_weights(over, lengths, generations, kept)
+    if native == "micro_batch":
+        tokens = lengths.float().view(-1, micro).sum(1).clamp(min=1)
+        return wanted * (len(tokens) * tokens).repeat_interleave(micro)
     return wanted / token_weights(native, lengths, generations, torch.ones_like(kept))
+
+
+def overlong_penalty(length: int, limit: int, cache: int) -> float:
+    """What a right completion of `length` tokens loses: clip((limit - length) / cache - 1, -1, 0).
+
+    0 up to `limit` - `cache` tokens, -1 from `limit` on (DAPO, arXiv 2503.14476, section 3.4; on
+    right completions only and with these constants in arXiv 2510.13786).
+    """
+    return min(0.0, max(-1.0, (limit - length) / cache - 1))
 
 
 def varied_groups(values: Tensor, generations: int) -> Tensor:

@@ -67,6 +67,8 @@ class Meter:
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    scored_tokens: int = 0
+    """Through one more forward pass, for the behaviour policy's log-probabilities."""
     trained_tokens: int = 0
     device_seconds: float = 0.0
     """Training wall time x devices; a CPU run's devices are its threads, so it counts core time."""
@@ -75,6 +77,10 @@ class Meter:
         """Counts a generated batch: prefilled prompts and new tokens."""
         self.prompt_tokens += prompt_tokens
         self.generated_tokens += generated_tokens
+
+    def score(self, tokens: int) -> None:
+        """Counts a forward pass over prompts and completions."""
+        self.scored_tokens += tokens
 
     def step(self, trained_tokens: int, device_seconds: float) -> None:
         """Counts an optimizer step: tokens through a forward and backward pass, and its time."""
@@ -90,8 +96,8 @@ class Meter:
     @property
     def flops(self) -> float:
         """Of generation and training."""
-        per_parameter = FORWARD * self.tokens + FORWARD_BACKWARD * self.trained_tokens
-        return float(self.parameters * per_parameter)
+        forward = FORWARD * (self.tokens + self.scored_tokens)
+        return float(self.parameters * (forward + FORWARD_BACKWARD * self.trained_tokens))
 
     def compute(self) -> dict[str, float]:
         """Every compute axis by name: counts, floating-point operations and hours."""
@@ -99,6 +105,7 @@ class Meter:
             "steps": self.steps,
             "prompt_tokens": self.prompt_tokens,
             "generated_tokens": self.generated_tokens,
+            "scored_tokens": self.scored_tokens,
             "trained_tokens": self.trained_tokens,
             "tokens": self.tokens,
             "flops": self.flops,

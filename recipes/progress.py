@@ -12,8 +12,10 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from recipes.config import RunConfig
+from recipes.distributed import agreed
 from recipes.evaluate import Evaluation
 from recipes.meter import Meter
+from recipes.staleness import Batch
 
 REPORTED = {
     "loss": "train/loss",
@@ -26,7 +28,6 @@ REPORTED = {
     "completions/clipped_ratio": "train/truncation_rate",
     "clip_ratio/region_mean": "train/clip_ratio",
     "cispo_clip_ratio": "train/clip_ratio",
-    "zero_variance_groups": "train/zero_variance_groups",
     "step_time": "train/step_time_s",
 }
 """TRL's names of what it measures in a step, and ours."""
@@ -81,10 +82,21 @@ class Progress(TrainerCallback):
         spent = total is not None and self.meter.steps >= total
         return spent or self.meter.reached(self.config.budget)
 
-    def generated(self, prompt_tokens: int, generated_tokens: int) -> None:
-        """Counts a generated batch, all of which is then trained on."""
+    def generated(self, prompt_tokens: int, generated_tokens: int, *, scored: bool) -> None:
+        """Counts what was generated, and the forward pass that scored it, if there was one."""
         self.meter.rollout(prompt_tokens, generated_tokens)
-        self._batch_tokens = prompt_tokens + generated_tokens
+        if scored:
+            self.meter.score(prompt_tokens + generated_tokens)
+
+    def began(self, batch: Batch) -> None:
+        """Notes what the step that begins trains on."""
+        self._batch_tokens = batch.tokens
+        if self.config.staleness.kind != "on_policy":
+            self.measured("train/staleness", self.meter.steps - batch.step)
+
+    def measured(self, name: str, value: float) -> None:
+        """Takes a metric of the step that TRL does not know."""
+        self._window.setdefault(name, []).append(value)
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         """Reports an evaluation."""
@@ -105,9 +117,10 @@ class Progress(TrainerCallback):
         """Counts the step, and decides what follows it."""
         seconds = time.perf_counter() - self._step_began
         threads = torch.get_num_threads() if args.device.type == "cpu" else 1
-        self.meter.step(self._batch_tokens, seconds * args.world_size * threads)
+        device_seconds = agreed(seconds * args.world_size * threads)
+        self.meter.step(self._batch_tokens, device_seconds)
         due = state.global_step % self.config.budget.eval_every == 0
-        self.interrupted = not self.finished and self.sink.should_stop()
+        self.interrupted = not self.finished and bool(agreed(self.sink.should_stop()))
         control.should_evaluate = due or self.finished
         control.should_save = control.should_evaluate or self.interrupted
         control.should_training_stop = self.finished or self.interrupted
@@ -128,7 +141,7 @@ class Progress(TrainerCallback):
         self._check_finite(state.global_step, logs)
         for name, ours in REPORTED.items():
             if logs.get(name) is not None:
-                self._window.setdefault(ours, []).append(logs[name])
+                self.measured(ours, logs[name])
         if state.global_step % self.config.budget.log_every == 0:
             means = {name: sum(values) / len(values) for name, values in self._window.items()}
             self.sink.point(state.global_step, self.meter.compute(), means)

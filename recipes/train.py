@@ -71,8 +71,7 @@ def _train(
     checkpoints.clear_aside()
     trainer = AblationTrainer(config, model, tokenizer, data, checkpoints, progress)
     trainer.remove_callback(PrinterCallback)
-    latest = checkpoints.latest()
-    trainer.train(resume_from_checkpoint=str(latest) if latest else None)
+    trainer.go_on(checkpoints.latest())
 
 
 def _result(progress: Progress) -> RunResult:

@@ -1,37 +1,30 @@
-"""TRL's GRPOTrainer with our aggregation, filtering, meter, evaluation and checkpoints.
+"""TRL's GRPOTrainer with our optimizer batches, meter, evaluation and checkpoints.
 
-Everything else is TRL's: rollouts, rewards, advantages, losses, the optimizer and the loop.
+Everything else is TRL's: rollouts, advantages, losses, the optimizer and the loop.
 """
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import GRPOTrainer
-from trl.trainer.utils import RepeatSampler
+from trl.trainer.utils import split_tensor_dict
 
 from recipes.arguments import arguments
+from recipes.batches import OptimizerBatches
 from recipes.checkpoints import Checkpoints
 from recipes.config import RunConfig
 from recipes.evaluate import evaluate
-from recipes.losses import advantage_scale, varied_groups
 from recipes.progress import Progress
+from recipes.rewards import Rewards
 from recipes.rollout import roll_out
-from recipes.tasks import Row, TaskData
-
-
-class EpochSampler(RepeatSampler):  # type: ignore[misc]
-    """TRL's sampler, whose order in an epoch depends on the seed and the epoch alone.
-
-    TRL's own draws each epoch's order from a generator that starts anew on resuming.
-    """
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by accelerate before an epoch begins."""
-        self.generator.manual_seed((self.seed << 20) + epoch)
+from recipes.staleness import Rows
+from recipes.tasks import TaskData
 
 
 class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -46,22 +39,27 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
         checkpoints: Checkpoints,
         progress: Progress,
     ) -> None:
-        def reward(completions: list[str], **columns: list[str]) -> list[float]:
-            names = ("prompts", "answer", "part")
-            cells = zip(*(columns[name] for name in names), strict=True)
-            rows = [Row(prompt=prompt, answer=answer, part=part) for prompt, answer, part in cells]
-            return data.score(completions, rows).rewards
-
         self.config, self.data = config, data
         self.checkpoints, self.progress = checkpoints, progress
+        self._rewards = Rewards(config, data)
+        self._micro_batches: list[Rows] = []
         super().__init__(
             model=model,
-            reward_funcs=reward,
+            reward_funcs=self._rewards,
             args=arguments(config, checkpoints.aside, evaluate_first=progress.meter.steps == 0),
-            train_dataset=Dataset.from_list(list(data.train)),
+            train_dataset=Dataset.from_list([{"prompt": ""}]),  # not read: see `_prepare_inputs`
             processing_class=tokenizer,
             rollout_func=roll_out,
             callbacks=[progress],
+        )
+        self.batches = OptimizerBatches(
+            config,
+            data,
+            progress,
+            self.accelerator,
+            self._rewards,
+            self._generate_and_score_completions,
+            tokenizer.pad_token_id,
         )
         if config.precision.fp32_head:
             # TRL 1.16 casts the head's operands, which autocast casts back when it generates.
@@ -69,31 +67,23 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
             without_autocast = torch.autocast(self.accelerator.device.type, enabled=False)
             head.forward = without_autocast(head.forward)
 
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Scales the advantages of the whole optimizer batch, before TRL shuffles and splits it."""
-        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        gather = self.accelerator.gather
-        lengths = gather(output["completion_mask"].sum(1))
-        varied = varied_groups(gather(output["advantages"]), self.num_generations)
-        kept = varied if self.config.filtering.zero_variance == "drop" else torch.ones_like(varied)
-        scale = advantage_scale(
-            self.loss_type, self.config.aggregation.over, lengths, self.num_generations, kept
-        )
-        local, rank = len(inputs), self.accelerator.process_index
-        output["advantages"] = output["advantages"] * scale[rank * local : (rank + 1) * local]
-        self._metrics["train"]["zero_variance_groups"].append(1 - varied.float().mean().item())
-        prompt_tokens = gather(output["prompt_mask"].sum()).sum()
-        self.progress.generated(int(prompt_tokens), int(lengths.sum()))
-        return output
+    def get_train_dataloader(self) -> Any:  # noqa: ANN401
+        """Turns without end, one a micro-batch: `_prepare_inputs` makes what is trained on."""
+        return itertools.repeat({})
 
-    def _get_train_sampler(self, dataset: Dataset | None = None) -> EpochSampler:
-        return EpochSampler(
-            data_source=self.train_dataset if dataset is None else dataset,
-            mini_repeat_count=self.num_generations,
-            batch_size=self.args.generation_batch_size // self.num_generations,
-            repeat_count=self.num_iterations * self.args.steps_per_generation,
-            seed=self.args.seed,
-        )
+    def _prepare_inputs(self, _: object) -> Rows:
+        """The next micro-batch, of a new optimizer batch where one begins."""
+        if not self._micro_batches:
+            batch = self.batches.next()
+            self.progress.began(batch)
+            rows = dict(batch.rows)
+            # TRL's token means divide by the tokens of all that was generated at once.
+            accumulation = self.args.gradient_accumulation_steps
+            tokens = rows.pop("own_tokens") * self.args.steps_per_generation / accumulation
+            self._micro_batches = split_tensor_dict(rows, accumulation)
+            for micro_batch in self._micro_batches:
+                micro_batch["num_items_in_batch"] = tokens
+        return self._micro_batches.pop(0)
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
@@ -113,12 +103,23 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
     def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
         """TRL writes to the folder aside, its `output_dir`; complete, it becomes a checkpoint."""
         super()._save_checkpoint(model, trial)
+        step = self.state.global_step
+        written = self.checkpoints.aside / f"checkpoint-{step}"
+        torch.save(self.batches.state(), self._batches_file(written))
+        self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
-            step = self.state.global_step
-            written = self.checkpoints.aside / f"checkpoint-{step}"
             self.checkpoints.publish(written, step, self.progress.state())
             self.progress.saved(step)
         self.accelerator.wait_for_everyone()
+
+    def go_on(self, checkpoint: Path | None) -> None:
+        """Trains until `progress` says to stop, from a checkpoint or from the beginning."""
+        if checkpoint:
+            self.batches.restore(torch.load(self._batches_file(checkpoint), weights_only=True))
+        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    def _batches_file(self, checkpoint: Path) -> Path:
+        return checkpoint / f"batches_{self.accelerator.process_index}.pt"
 
     def create_model_card(self, *_: object, **__: object) -> None:
         """None: a checkpoint is not published."""

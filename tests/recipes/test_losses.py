@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recipes.losses import NATIVE, advantage_scale, token_weights, varied_groups
+from recipes.losses import NATIVE, advantage_scale, overlong_penalty, token_weights, varied_groups
 
 # Two prompts with two samples each, of 2 and 4, and 1 and 5 tokens: 12 tokens in all.
 LENGTHS = torch.tensor([2, 4, 1, 5])
@@ -53,27 +53,41 @@ def test_a_mean_of_equal_values_is_that_value(over: str) -> None:
 
 @pytest.mark.parametrize("loss", NATIVE)
 def test_trl_s_own_mean_is_left_alone(loss: str) -> None:
-    scale = advantage_scale(loss, "native", LENGTHS, 2, ALL)
+    scale = advantage_scale(loss, "native", LENGTHS, 2, ALL, micro=4)
     torch.testing.assert_close(scale, torch.ones(4), rtol=0, atol=0)
 
 
 def test_dropping_scales_the_kept_half_by_two() -> None:
     # As many samples and tokens are dropped as kept, so TRL's denominators are twice too large.
     for loss in NATIVE:
-        scale = advantage_scale(loss, "native", LENGTHS, 2, SECOND)
+        scale = advantage_scale(loss, "native", LENGTHS, 2, SECOND, micro=4)
         torch.testing.assert_close(scale, torch.tensor([0.0, 0.0, 2.0, 2.0]))
 
 
 def test_factors_from_one_mean_to_another() -> None:
-    to_token = advantage_scale("grpo", "token", LENGTHS, 2, ALL)
+    to_token = advantage_scale("grpo", "token", LENGTHS, 2, ALL, micro=4)
     torch.testing.assert_close(to_token, LENGTHS * 4 / 12)  # (1/N) / (1/(n |o|))
-    to_sample = advantage_scale("dapo", "sample", LENGTHS, 2, ALL)
+    to_sample = advantage_scale("dapo", "sample", LENGTHS, 2, ALL, micro=4)
     torch.testing.assert_close(to_sample, 12 / (4 * LENGTHS))
+
+
+def test_a_mean_over_micro_batches_becomes_one_over_the_batch() -> None:
+    # Micro-batches of 6 tokens each, as TRL weighs them: 1/2 x 1/6 a token; here of 3 and 9.
+    scale = advantage_scale("bnpo", "native", torch.tensor([2, 1, 4, 5]), 2, ALL, micro=2)
+    torch.testing.assert_close(scale, torch.tensor([6.0, 6.0, 18.0, 18.0]) / 12)
+
+
+@pytest.mark.parametrize(
+    ("length", "less"),
+    [(0, 0.0), (12_288, 0.0), (12_289, -1 / 2048), (13_312, -0.5), (14_336, -1.0), (20_000, -1.0)],
+)
+def test_the_overlong_penalty_at_its_corners(length: int, less: float) -> None:
+    assert overlong_penalty(length, limit=14_336, cache=2048) == pytest.approx(less)
 
 
 def test_nothing_kept_is_a_loss_of_zero_not_a_nan() -> None:
     for over in ("sample", "prompt", "token"):
-        scale = advantage_scale("grpo", over, LENGTHS, 2, torch.zeros_like(ALL))
+        scale = advantage_scale("grpo", over, LENGTHS, 2, torch.zeros_like(ALL), 4)
         assert scale.tolist() == [0, 0, 0, 0]
 
 

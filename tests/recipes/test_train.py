@@ -5,11 +5,23 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from recipes.checkpoints import Checkpoints
-from recipes.config import ConfigError, Precision, RunConfig
+from recipes.config import (
+    Advantage,
+    Aggregation,
+    Budget,
+    ConfigError,
+    Filtering,
+    Length,
+    Loss,
+    Precision,
+    RunConfig,
+    Staleness,
+)
 from recipes.progress import Progress
 from recipes.train import RunResult, TrainingError, train
 from tests.recipes.conftest import TINY, Recorder, tiny
@@ -193,3 +205,45 @@ def test_fp16_without_a_gpu_is_refused_before_anything(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"precision.dtype: got 'fp16', allowed: fp32 \| bf16"):
         train(tiny(precision=Precision("fp16")), tmp_path / "run", tmp_path / "m", Recorder())
     assert not list(tmp_path.iterdir())
+
+
+AXES: dict[str, dict[str, Any]] = {
+    "ppo": {"staleness": Staleness("ppo", 4), "loss": Loss("cispo", epsilon_high=5.0)},
+    "pipeline": {"staleness": Staleness("pipeline", 3), "aggregation": Aggregation("prompt")},
+    "resample": {"filtering": Filtering("resample"), "staleness": Staleness("ppo", 2)},
+    "left_out": {
+        "filtering": Filtering("drop", max_pass_rate=0.3),
+        "advantage": Advantage("batch"),
+    },
+    "penalty": {"length": Length("penalty", cache=0.5), "precision": Precision("bf16", True)},
+}
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_stopped_and_continued_equals_uninterrupted_on_every_axis(
+    axis: str, models_dir: Path, tmp_path: Path
+) -> None:
+    """Stopped inside a generated batch, with prompts left out, and with a queue of rollouts."""
+    config = tiny(budget=Budget(amount=30, eval_every=15, log_every=1), **AXES[axis])
+    straight, stopped = Recorder(), Recorder(stop_at=23)
+    train(config, tmp_path / "a", models_dir, straight)
+    assert train(config, tmp_path / "b", models_dir, stopped).status == "interrupted"
+    train(config, tmp_path / "b", models_dir, stopped)
+    assert stopped.points == straight.points
+    assert stopped.compute == straight.compute
+    last = straight.points[30, "train"]
+    expected = {"ppo": ("staleness", 1), "pipeline": ("staleness", 3)}
+    if axis in expected:
+        name, value = expected[axis]
+        assert last[f"train/{name}"] == value
+    if axis == "left_out":
+        assert last["train/prompts_left_out"] > 0
+    if axis == "resample":
+        rounds = [
+            point["train/generation_rounds"]
+            for (step, _), point in straight.points.items()
+            if "train/generation_rounds" in point
+        ]
+        assert max(rounds) > 1
+    if axis == "penalty":
+        assert min(p.get("train/length_penalty", 0) for p in straight.points.values()) < 0
