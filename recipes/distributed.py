@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import torch.distributed
+
+
+def is_main() -> bool:
+    """Whether this process is the run's first: the one that reports and publishes checkpoints."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def several() -> bool:

@@ -12,7 +12,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from recipes.config import RunConfig
-from recipes.distributed import agreed
+from recipes.distributed import agreed, is_main
 from recipes.evaluate import Evaluation
 from recipes.meter import Meter
 from recipes.staleness import Batch
@@ -50,11 +50,26 @@ class Sink(Protocol):
         """Asked at every optimizer step: whether to save and return now."""
 
 
+class Silent:
+    """The sink of every process of a run but the first."""
+
+    def point(self, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+        """Passes a point over."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """Passes an event over."""
+
+    def should_stop(self) -> bool:
+        """Leaves it to the first process."""
+        return False
+
+
 class Progress(TrainerCallback):
     """Follows one run for its sink; its state is in each checkpoint, so a resume is exact."""
 
     def __init__(self, config: RunConfig, sink: Sink) -> None:
-        self.config, self.sink = config, sink
+        self.config = config
+        self.sink = sink if is_main() else Silent()
         self.meter = Meter()
         self.evaluation: tuple[int, Evaluation] | None = None
         self.interrupted = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import torch
 from torch import Tensor
 
 from recipes import models, tasks
+from recipes.arguments import micro_batch
 from recipes.checkpoints import Checkpoints
 from recipes.config import Budget, RunConfig
 from recipes.losses import varied_groups
 from recipes.progress import Progress
+from recipes.staleness import generated_per_call
 from recipes.trainer import AblationTrainer
 from tests.recipes.conftest import Recorder, tiny
 
@@ -75,18 +78,25 @@ def one_step(**changes: Any) -> RunConfig:  # noqa: ANN401
     return tiny(budget=Budget(amount=1, eval_every=100, log_every=1), **changes)
 
 
-class Stepped(AblationTrainer):
-    """Keeps the gradient of each step before it is clipped."""
+def set_up(trainer: AblationTrainer, config: RunConfig) -> None:
+    """Makes `trainer` that of `config`: as building it anew would, without the second it takes."""
+    processes = trainer.accelerator.num_processes
+    accumulation = config.batch.size // micro_batch(config) // processes
+    trainer.config = trainer.batches._config = config
+    trainer.args.gradient_accumulation_steps = accumulation
+    trainer.args.steps_per_generation = accumulation * generated_per_call(config.staleness)
+    trainer.loss_type, trainer.importance_sampling_level = config.loss.name, config.loss.ratio
+    trainer.epsilon_low, trainer.epsilon_high = config.loss.epsilon_low, config.loss.epsilon_high
 
-    gradient: Tensor
 
-    def _clip_grad_norm(self, model: torch.nn.Module) -> Tensor:
-        self.gradient = flat([p.grad for p in model.parameters()])
-        return super()._clip_grad_norm(model)
+def gradient(
+    trainer: AblationTrainer, made: dict[str, Tensor], model: torch.nn.Module | None = None
+) -> tuple[Tensor, float]:
+    """Gradient and loss of one optimizer step on the batch `made`, as the trainer takes it.
 
-
-def gradient(trainer: AblationTrainer, made: dict[str, Tensor]) -> tuple[Tensor, float]:
-    """Gradient and loss of one optimizer step on the batch `made`, as the trainer takes it."""
+    `model` is the trainer's, wrapped for several processes; the loss is then this process's share.
+    """
+    model = model or trainer.model
     config = trainer.config
     made = dict(made)
     if "drift" in made:
@@ -104,9 +114,11 @@ def gradient(trainer: AblationTrainer, made: dict[str, Tensor]) -> tuple[Tensor,
     accumulation = trainer.args.gradient_accumulation_steps
     trainer.current_gradient_accumulation_steps = accumulation
     total = 0.0
-    for _ in range(accumulation):
-        loss = trainer.compute_loss(trainer.model, trainer._prepare_inputs({}))
-        loss.backward()
+    for turn in range(accumulation):
+        last = turn == accumulation - 1
+        with nullcontext() if last else trainer.accelerator.no_sync(model):
+            loss = trainer.compute_loss(model, trainer._prepare_inputs({}))
+            loss.backward()
         total += loss.item()
     return flat([p.grad for p in trainer.model.parameters()]), total
 

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from recipes import models
-from recipes.arguments import micro_batch
-from recipes.config import Aggregation, Execution, Filtering, Loss, RunConfig, Staleness
-from recipes.staleness import generated_per_call
+from recipes.config import Aggregation, Execution, Filtering, Loss, Staleness
 from recipes.trainer import AblationTrainer
-from tests.recipes.by_hand import FORCED, expected, gradient, one_step, rows, trainer_of
+from tests.recipes.by_hand import FORCED, expected, gradient, one_step, rows, set_up, trainer_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 STALE = Staleness("ppo", 4)
@@ -43,16 +41,6 @@ def start(models_dir: Path) -> torch.nn.Module:
 @pytest.fixture(scope="module")
 def trainer(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> AblationTrainer:
     return trainer_of(one_step(staleness=STALE), models_dir, tmp_path_factory.mktemp("trainer"))
-
-
-def set_up(trainer: AblationTrainer, config: RunConfig) -> None:
-    """Makes `trainer` that of `config`: as building it anew would, without the second it takes."""
-    accumulation = config.batch.size // micro_batch(config)
-    trainer.config = trainer.batches._config = config
-    trainer.args.gradient_accumulation_steps = accumulation
-    trainer.args.steps_per_generation = accumulation * generated_per_call(config.staleness)
-    trainer.loss_type, trainer.importance_sampling_level = config.loss.name, config.loss.ratio
-    trainer.epsilon_low, trainer.epsilon_high = config.loss.epsilon_low, config.loss.epsilon_high
 
 
 @pytest.mark.parametrize(("loss", "over", "filtering"), CASES)

@@ -1,0 +1,84 @@
+"""What each of two processes does: ``python -m tests.recipes.processes JOB FOLDER MODELS``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+from recipes.config import (
+    Aggregation,
+    Budget,
+    Execution,
+    Filtering,
+    Length,
+    RunConfig,
+    Staleness,
+)
+from recipes.train import train
+from tests.recipes.by_hand import gradient, one_step, rows, set_up, trainer_of
+from tests.recipes.conftest import Recorder, tiny
+from tests.recipes.test_batches import LOSSES, STALE
+
+CASES = [(loss, "native", "drop") for loss in LOSSES]
+CASES += [("cispo", over, keep) for over in ("sample", "prompt") for keep in ("keep", "drop")]
+
+
+def case(loss: str, over: str, filtering: str) -> RunConfig:
+    """One of the cases whose gradient is known."""
+    return one_step(
+        loss=LOSSES[loss],
+        aggregation=Aggregation(over),
+        filtering=Filtering(filtering),
+        staleness=STALE,
+    )
+
+
+def gradients(folder: Path, models_dir: Path) -> None:
+    """Writes the gradient of every case, reduced over the processes."""
+    trainer = trainer_of(one_step(staleness=STALE), models_dir, folder)
+    model = trainer.accelerator.prepare(trainer.model)
+    assert type(model).__name__ == "DistributedDataParallel"
+    found = []
+    for names in CASES:
+        config = case(*names)
+        config.execution = Execution(4, threads=1)  # two micro-batches in each process
+        set_up(trainer, config)
+        found.append(gradient(trainer, rows(), model)[0])
+    if trainer.accelerator.is_main_process:
+        torch.save(torch.stack(found), folder / "gradients.pt")
+
+
+RUN = tiny(
+    staleness=Staleness("pipeline", 2),
+    filtering=Filtering("resample", max_pass_rate=0.5),
+    length=Length("penalty", cache=0.5),
+    budget=Budget(amount=8, eval_every=4, log_every=1),
+)
+
+
+def training(folder: Path, models_dir: Path) -> None:
+    """Trains a run straight, and once stopped in the middle; writes what rank 0's sink was told."""
+    straight, stopped = Recorder(), Recorder(stop_at=6)
+    train(RUN, folder / "straight", models_dir, straight)
+    interrupted = train(RUN, folder / "stopped", models_dir, stopped)
+    train(RUN, folder / "stopped", models_dir, stopped)
+    told = [
+        [[list(key), values] for key, values in recorder.points.items()]
+        for recorder in (straight, stopped)
+    ]
+    document = {"told": told, "status": interrupted.status, "compute": straight.compute}
+    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(document))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    {"gradients": gradients, "training": training}[sys.argv[1]](
+        Path(sys.argv[2]), Path(sys.argv[3])
+    )
+    torch.distributed.destroy_process_group()
