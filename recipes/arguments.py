@@ -9,7 +9,6 @@ import torch
 from trl import GRPOConfig
 
 from recipes.config import ConfigError, RunConfig
-from recipes.staleness import generated_per_call
 
 SCALE_REWARDS = {"prompt": "group", "batch": "batch", "none": "none"}
 SCHEDULERS = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
@@ -57,7 +56,7 @@ def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> 
         num_generations_eval=config.task.eval_samples,
         per_device_train_batch_size=micro,
         gradient_accumulation_steps=accumulation,
-        steps_per_generation=accumulation * generated_per_call(config.staleness),
+        steps_per_generation=accumulation * config.staleness.at_once,
         max_completion_length=config.task.max_completion_tokens,
         temperature=config.task.temperature,
         learning_rate=optimizer.lr,

@@ -192,6 +192,11 @@ class Staleness:
         if self.kind == "on_policy" and self.updates != 1:
             raise ConfigError("staleness.updates", self.updates, "1, with staleness.kind=on_policy")
 
+    @property
+    def at_once(self) -> int:
+        """Optimizer batches generated at once, at most; with more than one, some get stale."""
+        return self.updates + (self.kind == "pipeline")
+
 
 @dataclass
 class Optimizer:

@@ -133,6 +133,8 @@ def estimate(config: RunConfig) -> dict[str, float]:
     meter = Meter(parameter_count(config.model) or 0)
     prompt, completion = config.task.prompt_tokens, config.task.max_completion_tokens
     meter.rollout(config.batch.size * prompt, config.batch.size * completion)
+    if config.staleness.at_once > 1:
+        meter.score(meter.tokens)
     meter.step(meter.tokens, 0.0)
     one = {name: value for name, value in meter.compute().items() if name != "gpu_hours"}
     if not meter.parameters:

@@ -47,10 +47,10 @@ class RolloutQueue:
         return self._waiting.pop(0)
 
     def _missing(self) -> int:
-        updates, waiting = self._staleness.updates, len(self._waiting)
+        waiting = len(self._waiting)
         if self._staleness.kind == "pipeline":
-            return updates + 1 - waiting
-        return 0 if waiting else updates
+            return self._staleness.at_once - waiting
+        return 0 if waiting else self._staleness.updates
 
     def state(self) -> list[dict[str, Any]]:
         """The batches that wait, as tensors and numbers."""
@@ -64,11 +64,6 @@ class RolloutQueue:
             )
             for saved in state
         ]
-
-
-def generated_per_call(staleness: Staleness) -> int:
-    """Optimizer batches generated at once, at most: over 1, some are trained on stale."""
-    return staleness.updates + (staleness.kind == "pipeline")
 
 
 def select(rows: Rows, chosen: Tensor | slice) -> Rows:

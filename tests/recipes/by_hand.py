@@ -20,7 +20,6 @@ from recipes.checkpoints import Checkpoints
 from recipes.config import Budget, RunConfig
 from recipes.losses import varied_groups
 from recipes.progress import Progress
-from recipes.staleness import generated_per_call
 from recipes.trainer import AblationTrainer
 from tests.recipes.conftest import Recorder, tiny
 
@@ -84,7 +83,7 @@ def set_up(trainer: AblationTrainer, config: RunConfig) -> None:
     accumulation = config.batch.size // micro_batch(config) // processes
     trainer.config = trainer.batches._config = config
     trainer.args.gradient_accumulation_steps = accumulation
-    trainer.args.steps_per_generation = accumulation * generated_per_call(config.staleness)
+    trainer.args.steps_per_generation = accumulation * config.staleness.at_once
     trainer.loss_type, trainer.importance_sampling_level = config.loss.name, config.loss.ratio
     trainer.epsilon_low, trainer.epsilon_high = config.loss.epsilon_low, config.loss.epsilon_high
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from recipes.config import Batch, Budget, Model, RunConfig, Task
+from recipes.config import Batch, Budget, Model, RunConfig, Staleness, Task
 from recipes.meter import Meter, embedded_sizes, estimate, parameter_count
 
 # Hidden 64, MLP 160, 3 layers, 14 tokens, by hand: 3 x (4 x 64 x 64 + 3 x 64 x 160 + 2 x 64) + 64
@@ -28,6 +28,7 @@ def test_two_steps_by_hand() -> None:
         "steps": 2,
         "prompt_tokens": 100,
         "generated_tokens": 60,
+        "scored_tokens": 0,
         "trained_tokens": 160,
         "tokens": 160,
         "flops": 2 * 1000 * 160 + 6 * 1000 * 160,
@@ -59,10 +60,18 @@ def test_estimates_are_of_full_completions() -> None:
         "steps": 10,
         "prompt_tokens": 10 * 128 * 5,
         "generated_tokens": 10 * 128 * 6,
+        "scored_tokens": 0,
         "trained_tokens": 10 * tokens,
         "tokens": 10 * tokens,
         "flops": 10 * 8 * EMBEDDED * tokens,
     }
+
+
+def test_what_is_trained_on_late_is_scored_by_the_policy_that_made_it() -> None:
+    config = RunConfig(budget=Budget(amount=10), staleness=Staleness("ppo", 4))
+    tokens = 10 * 128 * 11
+    assert estimate(config)["scored_tokens"] == tokens
+    assert estimate(config)["flops"] == (2 + 2 + 6) * EMBEDDED * tokens
 
 
 def test_an_estimate_stops_at_the_first_step_past_the_budget() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from recipes.config import Staleness
-from recipes.staleness import Batch, RolloutQueue, generated_per_call, joined, select
+from recipes.staleness import Batch, RolloutQueue, joined, select
 
 
 class Run:
@@ -46,7 +46,7 @@ def test_ages_and_calls(
     run = Run(staleness)
     assert run.ages(8) == ages
     assert run.calls == calls
-    assert max(count for _, count in calls) == generated_per_call(staleness)
+    assert max(count for _, count in calls) == staleness.at_once
 
 
 def test_a_queue_taken_up_again_goes_on() -> None:
