@@ -66,15 +66,16 @@ def test_the_defaults_of_the_classes_are_those_of_the_files() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("baseline", "grpo native prompt fp32 False 8x16 keep 2e-4"),
-        ("scalerl", "cispo prompt batch bf16 True 48x16 drop 5e-7"),
-        ("deepseek_grpo", "grpo sample prompt bf16 False 48x16 keep 5e-7"),
-        ("qwen_dapo", "dapo prompt prompt bf16 False 80x16 drop 5e-7"),
-        ("minimax", "cispo prompt prompt bf16 True 80x16 drop 5e-7"),
+        ("baseline", "grpo native prompt fp32 False 8x16 keep None truncate on_policy-1 2e-4"),
+        ("scalerl", "cispo prompt batch bf16 True 48x16 drop 0.9 interrupt pipeline-8 5e-7"),
+        ("deepseek_grpo", "grpo sample prompt bf16 False 48x16 keep None truncate ppo-8 5e-7"),
+        ("qwen_dapo", "dapo prompt prompt bf16 False 80x16 drop None penalty ppo-8 5e-7"),
+        ("magistral", "dapo prompt prompt bf16 False 80x16 drop None penalty pipeline-8 5e-7"),
+        ("minimax", "cispo prompt prompt bf16 True 80x16 drop None truncate ppo-8 5e-7"),
     ],
 )
 def test_recipes_have_their_published_values(name: str, expected: str) -> None:
-    axes = composed(f"recipe={name}")
+    axes = composed(f"recipe={name}", "task.end_of_thinking='='")
     batch, precision = axes["batch"], axes["precision"]
     values = [
         axes["loss"]["name"],
@@ -84,6 +85,9 @@ def test_recipes_have_their_published_values(name: str, expected: str) -> None:
         str(precision["fp32_head"]),
         f"{batch['prompts']}x{batch['generations']}",
         axes["filtering"]["zero_variance"],
+        str(axes["filtering"]["max_pass_rate"]),
+        axes["length"]["kind"],
+        f"{axes['staleness']['kind']}-{axes['staleness']['updates']}",
     ]
     *words, lr = expected.split()
     assert values == words
@@ -94,7 +98,19 @@ def test_recipes_have_their_published_values(name: str, expected: str) -> None:
         assert scalerl.items() <= axes["optimizer"].items()
 
 
+@pytest.mark.parametrize(("kind", "number"), [("ppo", 2), ("ppo", 8), ("pipeline", 4)])
+def test_staleness_is_what_its_name_says(kind: str, number: int) -> None:
+    axes = composed(f"staleness={kind}-{number}")
+    assert axes["staleness"] == {"kind": kind, "updates": number}
+
+
+def test_lengths_are_the_paper_s_at_its_limit() -> None:
+    axes = composed("length=interrupt", "task.end_of_thinking='='")
+    shares = [axes["length"][name] for name in ("earliest", "latest", "cache")]
+    assert [round(share * 14 * 1024) for share in shares] == [10 * 1024, 12 * 1024, 2 * 1024]
+
+
 def test_an_override_wins_over_the_recipe() -> None:
-    axes = composed("recipe=scalerl", "batch=16x8", "loss=dapo")
+    axes = composed("recipe=scalerl", "batch=16x8", "loss=dapo", "length=truncate")
     assert (axes["batch"]["prompts"], axes["loss"]["name"]) == (16, "dapo")
     assert axes["aggregation"]["over"] == "prompt"
