@@ -9,6 +9,7 @@ UNITS = {
     "steps": "optimizer steps",
     "prompt_tokens": "prompt tokens",
     "generated_tokens": "generated tokens",
+    "scored_tokens": "scored tokens",
     "trained_tokens": "trained tokens",
     "tokens": "tokens",
     "flops": "FLOPs",

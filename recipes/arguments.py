@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from trl import GRPOConfig
@@ -73,7 +74,7 @@ def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> 
         bf16=config.precision.dtype == "bf16",
         fp16=config.precision.dtype == "fp16",
         cast_lm_head_to_fp32=config.precision.fp32_head,
-        gradient_checkpointing=not config.model.embedded,
+        **_layout(config),
         eval_on_start=evaluate_first,
         logging_steps=1,
         logging_nan_inf_filter=False,
@@ -83,3 +84,23 @@ def arguments(config: RunConfig, folder: Path, evaluate_first: bool = False) -> 
         disable_tqdm=True,
         dataloader_pin_memory=torch.cuda.is_available(),
     )
+
+
+def _layout(config: RunConfig) -> dict[str, Any]:
+    """How the run is laid out on its machines: what is sharded or computed twice, who generates."""
+    given = config.execution
+    recompute = (
+        not config.model.embedded
+        if given.gradient_checkpointing is None
+        else given.gradient_checkpointing
+    )
+    layout: dict[str, Any] = {"activation_checkpointing": recompute, "deepspeed": given.deepspeed}
+    if given.fsdp is not None:  # which has its own way of computing again
+        fsdp = {"activation_checkpointing": recompute, **given.fsdp}
+        layout |= {"activation_checkpointing": False, "fsdp": True, "fsdp_config": fsdp}
+    if given.rollouts in ("vllm_colocate", "vllm_server"):
+        longest = config.task.prompt_tokens + config.task.max_completion_tokens
+        vllm = {"max_model_length": longest, **given.vllm}
+        layout |= {f"vllm_{name}": value for name, value in vllm.items()}
+        layout |= {"use_vllm": True, "vllm_mode": given.rollouts.removeprefix("vllm_")}
+    return layout

@@ -21,6 +21,32 @@ ZERO_VARIANCE = ("keep", "drop", "resample")
 LENGTHS = ("truncate", "penalty", "interrupt")
 STALENESS = ("on_policy", "ppo", "pipeline")
 SCHEDULES = ("constant", "linear", "cosine")
+ROLLOUTS = ("transformers", "vllm_colocate", "vllm_server", "async")
+VLLM = (
+    "server_base_url",
+    "server_host",
+    "server_port",
+    "server_timeout",
+    "group_port",
+    "tensor_parallel_size",
+    "gpu_memory_utilization",
+    "max_model_length",
+    "enable_sleep_mode",
+    "model_impl",
+)
+"""TRL 1.16's ``vllm_`` arguments that change no result (trl/trainer/grpo_config.py)."""
+FSDP = (
+    "version",
+    "reshard_after_forward",
+    "cpu_offload",
+    "activation_checkpointing",
+    "cpu_ram_efficient_loading",
+    "state_dict_type",
+    "auto_wrap_policy",
+    "transformer_layer_cls_to_wrap",
+    "min_num_params",
+)
+"""Keys of transformers 5's ``fsdp_config`` (transformers/training_args.py)."""
 COMPUTE_AXES = ("steps", "tokens", "flops", "gpu_hours")
 FIXED_AGGREGATION = ("dr_grpo", "luspo")
 """Losses that are an aggregation themselves, so that no other can be put on top."""
@@ -103,7 +129,7 @@ class Precision:
     dtype: str = "fp32"
     """``bf16`` and ``fp16`` are autocast over FP32 weights; ``fp16`` needs a GPU."""
     fp32_head: bool = False
-    """Compute the logits in FP32 (needs an LM head that is not tied to the embedding)."""
+    """Compute the logits in FP32; an embedding that the LM head is tied to stays as it is."""
 
     def __post_init__(self) -> None:
         _one_of("precision.dtype", self.dtype, DTYPES)
@@ -248,8 +274,20 @@ class Model:
     """Depth of the embedded model."""
     warm_start_batches: int = 56
     """Supervised batches of 128 that bring the embedded model to a pass rate of 0.2 to 0.3."""
+    lora_rank: int = 0
+    """Rank of LoRA adapters (arXiv 2106.09685), which alone are then trained; 0: none."""
+    lora_alpha: float = 32.0
+    """Adapters are scaled by lora_alpha / lora_rank."""
+    lora_targets: list[str] = field(default_factory=lambda: ["all-linear"])
+    """Names of the matrices that are adapted; ``all-linear``: all of them but the LM head."""
 
     def __post_init__(self) -> None:
+        _at_least("model.lora_rank", self.lora_rank, 0)
+        _at_least("model.lora_alpha", self.lora_alpha, 0, strictly=True)
+        if not self.lora_targets or any(name.endswith("lm_head") for name in self.lora_targets):
+            # TRL multiplies with the head's weight itself, which an adapter beside it is not in.
+            allowed = "[all-linear], or names of matrices, the LM head not among them"
+            raise ConfigError("model.lora_targets", self.lora_targets, allowed)
         _at_least("model.hidden_size", self.hidden_size, 16)
         _at_least("model.layers", self.layers, 1)
         _at_least("model.warm_start_batches", self.warm_start_batches, 0)
@@ -344,8 +382,35 @@ class Execution:
     """CPU threads of the training process; null: PyTorch's choice."""
     keep_checkpoints: int = 2
     """Complete checkpoints kept; older ones are deleted."""
+    gradient_checkpointing: bool | None = None
+    """Activations are computed again in the backward pass, which saves
+    memory for a third more time; null: for all models but the embedded one."""
+    rollouts: str = "transformers"
+    """Who generates: ``transformers``; ``vllm_colocate``: vLLM on the training devices;
+    ``vllm_server``: vLLM on others; ``async``: a vLLM server that generates while the trainer
+    trains (TRL's AsyncGRPOTrainer), with staleness.kind=pipeline."""
+    vllm: dict[str, Any] = field(default_factory=dict)
+    """TRL's arguments on vLLM by their names without ``vllm_``, of `VLLM`."""
+    fsdp: dict[str, Any] | None = None
+    """Weights, gradients and optimizer state sharded over the processes, with these of Hugging
+    Face's ``fsdp_config`` keys, of `FSDP`; null: a whole copy in each process."""
+    deepspeed: str | None = None
+    """A DeepSpeed configuration file, handed on as it is."""
 
     def __post_init__(self) -> None:
+        _one_of("execution.rollouts", self.rollouts, ROLLOUTS)
+        for name, given, known in (
+            ("execution.vllm", self.vllm, VLLM),
+            ("execution.fsdp", self.fsdp or {}, FSDP),
+        ):
+            for key in given:
+                _one_of(f"{name}'s key", key, known)
+        if self.vllm and self.rollouts == "transformers":
+            raise ConfigError(
+                "execution.vllm", self.vllm, "{}, with execution.rollouts=transformers"
+            )
+        if self.fsdp is not None and self.deepspeed is not None:
+            raise ConfigError("execution.deepspeed", self.deepspeed, "null, with execution.fsdp")
         if self.micro_batch is not None:
             _at_least("execution.micro_batch", self.micro_batch, 1)
         if self.threads is not None:
@@ -384,6 +449,26 @@ class RunConfig:
         if self.length.kind == "interrupt" and not self.task.end_of_thinking:
             allowed = "truncate | penalty, with a task that has no end_of_thinking"
             raise ConfigError("length.kind", self.length.kind, allowed)
+        if self.execution.rollouts == "async":
+            self._check_asynchronous()
+
+    def _check_asynchronous(self) -> None:
+        """Refuses what TRL 1.16's AsyncGRPOTrainer does not have (its `compute_loss`)."""
+        loss, over = self.loss, self.aggregation.over
+        for name, given, allowed in (
+            ("staleness.kind", self.staleness.kind, ("pipeline",)),
+            ("loss.name", loss.name, ("grpo", "dapo")),
+            ("loss.ratio", loss.ratio, ("token",)),
+            ("aggregation.over", over, ("token", "native")[: 1 + (loss.name == "dapo")]),
+            ("advantage.scale", self.advantage.scale, ("prompt",)),
+            ("filtering.zero_variance", self.filtering.zero_variance, ("keep",)),
+            ("filtering.max_pass_rate", self.filtering.max_pass_rate, (None,)),
+            ("length.kind", self.length.kind, ("truncate",)),
+            ("precision.fp32_head", self.precision.fp32_head, (False,)),
+        ):
+            if given not in allowed:
+                words = " | ".join(map(str, allowed))
+                raise ConfigError(name, given, f"{words}, with execution.rollouts=async")
 
     def check_prompts(self, train: int) -> None:
         """Refuses a task with fewer than a batch of prompts to train on, once that is known."""

@@ -2,8 +2,11 @@
 
 FLOPs follow the usual account of 2N a token of a forward pass and 6N a token of a forward and
 backward pass (Kaplan et al., arXiv 2001.08361, section 2.1), N being the parameters that take part
-in matrix products: all but the input embedding. The quadratic term of attention is left out, and so
-are evaluation, saving and the warm start. Nothing heavy is imported here.
+in a token's matrix products: all but the input embedding, and of a mixture of experts those that
+the token is sent to. Half of the backward pass is for the gradients of weights, and falls away for
+those that are not trained: with T trained ones it is 4N + 2T (LoRA: T is of the adapters). The
+quadratic term of attention is left out, and so are activations computed again, evaluation, saving
+and the warm start. Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ HEAD_WIDTH = 16
 """Of an attention head of the embedded model."""
 FORWARD = 2
 """FLOPs a parameter and token: one multiplication and one addition."""
-FORWARD_BACKWARD = 6
-"""A backward pass costs twice a forward one."""
+GRADIENT = 2
+"""FLOPs a parameter and token for the gradient of activations, and as many for that of weights."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +53,37 @@ def embedded_sizes(model: Model) -> Sizes:
     )
 
 
+def adapter_parameters(model: Model) -> int:
+    """Parameters of the LoRA adapters of the embedded model: rank x (inputs + outputs) of each."""
+    sizes = embedded_sizes(model)
+    wide, narrow = sizes.hidden + sizes.intermediate, 2 * sizes.hidden
+    attention = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), narrow)
+    mlp = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), wide)
+    adapted = {**attention, **mlp}
+    if model.lora_targets != ["all-linear"]:
+        adapted = {name: size for name, size in adapted.items() if name in model.lora_targets}
+    return model.lora_rank * sizes.layers * sum(adapted.values())
+
+
 def parameter_count(model: Model) -> int | None:
     """N of the embedded model; None for a Hugging Face model, which is not opened."""
-    return embedded_sizes(model).matmul_parameters if model.embedded else None
+    if not model.embedded:
+        return None
+    return embedded_sizes(model).matmul_parameters + adapter_parameters(model)
 
 
 @dataclass
 class Meter:
-    """What a run has spent. `parameters` is N; a token counts each time it is processed.
+    """What a run has spent. `parameters` is N, `trained_parameters` T; None: all are trained.
+
+    A token counts each time it is processed.
 
     A prompt is processed once for each of its completions, in generation (prefill) and again in
     training.
     """
 
     parameters: int = 0
+    trained_parameters: int | None = None
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
@@ -96,8 +116,10 @@ class Meter:
     @property
     def flops(self) -> float:
         """Of generation and training."""
-        forward = FORWARD * (self.tokens + self.scored_tokens)
-        return float(self.parameters * (forward + FORWARD_BACKWARD * self.trained_tokens))
+        forward = self.tokens + self.scored_tokens + self.trained_tokens
+        trained = self.parameters if self.trained_parameters is None else self.trained_parameters
+        gradients = self.trained_tokens * (self.parameters + trained)
+        return float(FORWARD * self.parameters * forward + GRADIENT * gradients)
 
     def compute(self) -> dict[str, float]:
         """Every compute axis by name: counts, floating-point operations and hours."""
@@ -130,7 +152,8 @@ def estimate(config: RunConfig) -> dict[str, float]:
     budget = config.budget
     if budget.axis == "gpu_hours":
         return {"gpu_hours": budget.amount}
-    meter = Meter(parameter_count(config.model) or 0)
+    adapters = adapter_parameters(config.model) if config.model.lora_rank else None
+    meter = Meter(parameter_count(config.model) or 0, adapters)
     prompt, completion = config.task.prompt_tokens, config.task.max_completion_tokens
     meter.rollout(config.batch.size * prompt, config.batch.size * completion)
     if config.staleness.at_once > 1:

@@ -47,11 +47,11 @@ def quiet() -> None:
 
 
 def load(config: RunConfig, models_dir: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The policy before training, in FP32, and its tokenizer with left padding.
+    """The policy before training, in FP32, with its adapters, and its tokenizer with left padding.
 
     Raises:
-        ConfigError: an FP32 head is asked of a model whose head is its input embedding.
-            Or a Hugging Face model is neither on disk nor within reach.
+        ConfigError: a Hugging Face model is neither on disk nor within reach; or the task is longer
+            than the model can read; or LoRA's targets are not in it.
     """
     embedded = config.model.embedded
     path = str(ensure_embedded(config, models_dir)) if embedded else config.model.path
@@ -62,17 +62,67 @@ def load(config: RunConfig, models_dir: Path) -> tuple[PreTrainedModel, PreTrain
     except (OSError, ValueError) as error:
         allowed = "embedded, a folder with a model, or a Hugging Face id within reach"
         raise ConfigError("model.path", config.model.path, allowed) from error
-    if config.precision.fp32_head and model.config.tie_word_embeddings:
-        allowed = f"false, with {config.model.path}: its LM head is tied to its embedding"
-        raise ConfigError("precision.fp32_head", True, allowed)
-    return model, tokenizer
+    if embedded:  # its positions are rotations, made as they are needed
+        model.config.max_position_embeddings = max(64, _longest(config.task))
+    _check_context(config, model)
+    return _adapted(model, config), tokenizer
 
 
-def matmul_parameters(model: PreTrainedModel) -> int:
-    """Parameters in matrix products: all, but an input embedding that is not the LM head too."""
-    total = sum(parameter.numel() for parameter in model.parameters())
-    embedding = sum(p.numel() for p in model.get_input_embeddings().parameters())
-    return total if model.config.tie_word_embeddings else total - embedding
+def _longest(task: Task) -> int:
+    """Tokens of the longest prompt and completion."""
+    return task.prompt_tokens + task.max_completion_tokens
+
+
+def _check_context(config: RunConfig, model: PreTrainedModel) -> None:
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if positions and _longest(config.task) > positions:
+        given, prompt = config.task.max_completion_tokens, config.task.prompt_tokens
+        allowed = f"at most {positions - prompt}: {config.model.path} reads {positions} tokens"
+        raise ConfigError("task.max_completion_tokens", given, f"{allowed}, {prompt} of a prompt")
+
+
+def _adapted(model: PreTrainedModel, config: RunConfig) -> PreTrainedModel:
+    """The model with LoRA adapters, made from the run's seed, if it is to have any."""
+    given = config.model
+    if not given.lora_rank:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    every = given.lora_targets == ["all-linear"]
+    lora = LoraConfig(
+        r=given.lora_rank,
+        lora_alpha=given.lora_alpha,
+        target_modules="all-linear" if every else given.lora_targets,
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        try:
+            adapted: PreTrainedModel = get_peft_model(model, lora)
+        except ValueError as error:
+            allowed = f"[all-linear], or names of matrices of {given.path}"
+            raise ConfigError("model.lora_targets", given.lora_targets, allowed) from error
+    return adapted
+
+
+def matmul_parameters(model: PreTrainedModel, *, trained: bool = False) -> int:
+    """Parameters in the matrix products of a token; `trained`: only those that are trained.
+
+    All, but an input embedding that is not the LM head too, and of a mixture of experts the share
+    that a token is sent to.
+    """
+    config = model.config.get_text_config()
+    tied = model.config.tie_word_embeddings
+    embedding = set() if tied else {*map(id, model.get_input_embeddings().parameters())}
+    names = ("num_experts", "n_routed_experts", "num_local_experts")
+    experts = next((n for n in (getattr(config, name, None) for name in names) if n), 1)
+    share = (getattr(config, "num_experts_per_tok", None) or experts) / experts
+    counted = (
+        parameter.numel() * (share if ".experts." in name else 1)
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in embedding and (parameter.requires_grad or not trained)
+    )
+    return round(sum(counted))
 
 
 def ensure_embedded(config: RunConfig, models_dir: Path) -> Path:
@@ -97,7 +147,7 @@ def ensure_embedded(config: RunConfig, models_dir: Path) -> Path:
 
 def _key(model: Model, task: Task) -> str:
     """A hash of everything the warm-started weights depend on."""
-    parts = asdict(model) | {
+    parts = {name: value for name, value in asdict(model).items() if "lora" not in name} | {
         "format": FORMAT,
         "task": [task.name, task.min_digits, task.max_digits, task.eval_prompts],
     }

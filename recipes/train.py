@@ -68,6 +68,7 @@ def _train(
     config.check_prompts(len(data.train))
     model, tokenizer = models.load(config, models_dir)
     progress.meter.parameters = models.matmul_parameters(model)
+    progress.meter.trained_parameters = models.matmul_parameters(model, trained=True)
     checkpoints.clear_aside()
     trainer = AblationTrainer(config, model, tokenizer, data, checkpoints, progress)
     trainer.remove_callback(PrinterCallback)

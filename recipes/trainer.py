@@ -43,6 +43,10 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
         self.checkpoints, self.progress = checkpoints, progress
         self._rewards = Rewards(config, data)
         self._micro_batches: list[Rows] = []
+        # With an FP32 head TRL casts a tied embedding's output back, by a name that not all models
+        # give it. Weights are FP32 here, so there is nothing to cast.
+        tied = model.config.tie_word_embeddings
+        model.config.tie_word_embeddings = False
         super().__init__(
             model=model,
             reward_funcs=self._rewards,
@@ -52,6 +56,7 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
             rollout_func=roll_out,
             callbacks=[progress],
         )
+        model.config.tie_word_embeddings = tied
         self.batches = OptimizerBatches(
             config,
             data,

@@ -23,7 +23,7 @@ HEAVY = ("torch", "transformers", "trl", "datasets")
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_composes(group: str, option: str) -> None:
     assert Composer().base([f"{group}={option}"]).choices[group] == option
-    single([f"{group}={option}"])
+    single([f"{group}={option}", "task.end_of_thinking='#'"])  # length=interrupt needs one
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)

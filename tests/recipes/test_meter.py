@@ -36,6 +36,29 @@ def test_two_steps_by_hand() -> None:
     }
 
 
+def test_a_scored_token_is_a_forward_pass_more() -> None:
+    meter = Meter(parameters=1000)
+    meter.score(80)
+    assert meter.flops == 2 * 1000 * 80
+    assert meter.tokens == 0
+
+
+def test_gradients_of_weights_that_are_not_trained_are_not_counted() -> None:
+    meter = Meter(parameters=1000, trained_parameters=10)
+    meter.step(trained_tokens=80, device_seconds=1.0)
+    assert meter.flops == (4 * 1000 + 2 * 10) * 80
+    assert Meter(1000, 1000, trained_tokens=80).flops == Meter(1000, trained_tokens=80).flops
+
+
+def test_an_estimate_with_adapters_is_of_them() -> None:
+    model = Model(lora_rank=8)
+    adapters = 8 * 3 * (4 * 128 + 3 * 224)  # hidden 64, MLP 160, three layers
+    tokens = 128 * 11
+    n = EMBEDDED + adapters
+    config = RunConfig(model=model, budget=Budget(amount=1))
+    assert estimate(config)["flops"] == (2 * n + 4 * n + 2 * adapters) * tokens
+
+
 def test_a_meter_goes_on_from_its_state() -> None:
     meter = Meter(parameters=3)
     meter.rollout(5, 7)

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from recipes import models
-from recipes.config import ConfigError, Model, Precision, RunConfig
+from recipes.config import Budget, ConfigError, Model, Precision, RunConfig
 from recipes.evaluate import evaluate
-from recipes.meter import parameter_count
-from tests.recipes.conftest import TINY, built, tiny
+from recipes.meter import adapter_parameters, parameter_count
+from recipes.train import train
+from tests.recipes.conftest import TINY, Recorder, built, tiny
 
 
 def test_the_tokenizer_keeps_every_character() -> None:
@@ -79,19 +80,124 @@ def test_a_half_written_model_is_not_used(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (models.ensure_embedded(TINY, tmp_path) / "half").exists()
 
 
-def test_an_fp32_head_needs_an_untied_one(models_dir: Path, tmp_path: Path) -> None:
-    path = models.ensure_embedded(TINY, models_dir)
+@pytest.fixture
+def tied(models_dir: Path, tmp_path: Path) -> str:
+    """A model on disk whose LM head is its input embedding."""
     model, tokenizer = models.load(TINY, models_dir)
     model.config.tie_word_embeddings = True
     model.tie_weights()
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path / "tied")
+    tokenizer.save_pretrained(tmp_path / "tied")
+    return str(tmp_path / "tied")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("fp32_head", [True, False])
+def test_a_tied_head_in_fp32_gives_the_logits_of_fp32(
+    fp32_head: bool, rank: int, tied: str, models_dir: Path, tmp_path: Path
+) -> None:
+    """In training (TRL's fused head) and in generation; only hidden states are BF16."""
+    config = tiny(model=Model(tied, lora_rank=rank), precision=Precision("bf16", fp32_head))
+    trainer = built(config, models_dir, tmp_path)
+    base = trainer.model.get_base_model() if rank else trainer.model
+    assert base.config.tie_word_embeddings
+    head, embedding = base.lm_head, base.model.embed_tokens
+    assert head.weight is embedding.weight
+    seen: dict[str, torch.Tensor] = {}
+    base.model.norm.register_forward_hook(lambda m, i, o: seen.update(hidden=o.detach()))
+    embedding.register_forward_hook(lambda m, i, o: seen.update(embedded=o.detach()))
+    ids = torch.tensor([[5, 4, 13, 4, 5, 2]])
+    with trainer.accelerator.autocast(), torch.no_grad():
+        logits = base(input_ids=ids).logits
+    expected = seen["hidden"].float() @ head.weight.T
+    assert torch.equal(seen["embedded"], embedding.weight[ids])  # as it is looked up: FP32
+    mask = torch.ones_like(ids)
+    logps, *_ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, 3)
+    assert torch.equal(seen["hidden"].float() @ head.weight.T, expected)
+    exact = expected.log_softmax(-1)[0, 2:5].gather(1, ids[0, 3:, None])[:, 0]
+    assert logits.dtype == (torch.float32 if fp32_head else torch.bfloat16)
+    assert torch.equal(logits.float(), expected) is fp32_head
+    assert torch.allclose(logps[0], exact, rtol=0, atol=1e-6) is fp32_head
+
+
+def test_a_tied_embedding_takes_part_in_matrix_products(tied: str, models_dir: Path) -> None:
+    model = models.load(tiny(model=Model(tied)), models_dir)[0]
     assert models.matmul_parameters(model) == sum(p.numel() for p in model.parameters())
-    config = tiny(model=Model(path=str(tmp_path)), precision=Precision("bf16", fp32_head=True))
-    with pytest.raises(ConfigError, match=r"precision.fp32_head: got True, allowed: false"):
-        models.load(config, models_dir)
-    untied = tiny(model=Model(path=str(path)), precision=Precision("bf16", fp32_head=True))
-    assert models.load(untied, models_dir)[0].num_parameters() == model.num_parameters() + 14 * 32
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("targets", "adapted"),
+    # Hidden 32, MLP 80: 2 x (32 + 32) for each matrix of attention, 2 x (32 + 80) of the MLP's.
+    [(["all-linear"], 4 * 128 + 3 * 224), (["q_proj", "v_proj"], 2 * 128)],
+)
+def test_adapters_alone_are_trained_and_start_as_nothing(
+    targets: list[str], adapted: int, models_dir: Path
+) -> None:
+    given = replace(TINY.model, lora_rank=2, lora_targets=targets)
+    plain, _ = models.load(TINY, models_dir)
+    before = torch.random.get_rng_state()
+    model, _ = models.load(tiny(model=given), models_dir)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    ids = torch.tensor([[5, 4, 13]])
+    assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == {
+        name for name, _ in model.named_parameters() if ".lora_" in name
+    }
+    assert models.matmul_parameters(model, trained=True) == adapted
+    assert models.matmul_parameters(model) == models.matmul_parameters(plain) + adapted
+    assert parameter_count(given) == models.matmul_parameters(model)
+    assert adapter_parameters(given) == adapted
+    again, _ = models.load(tiny(model=given), models_dir)
+    other, _ = models.load(tiny(model=given, seed=1), models_dir)
+    first, second, third = (
+        torch.cat([p.flatten() for p in m.parameters() if p.requires_grad])
+        for m in (model, again, other)
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_adapters_of_what_is_not_there_are_refused(models_dir: Path) -> None:
+    given = replace(TINY.model, lora_rank=2, lora_targets=["query"])
+    with pytest.raises(ConfigError, match=r"model.lora_targets: got \['query'\], allowed: \[all-"):
+        models.load(tiny(model=given), models_dir)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_run_with_adapters_goes_on_as_if_it_had_not_been_stopped(
+    models_dir: Path, tmp_path: Path
+) -> None:
+    config = tiny(
+        model=replace(TINY.model, lora_rank=4), budget=Budget(amount=6, eval_every=3, log_every=1)
+    )
+    whole, parts = Recorder(), Recorder(stop_at=4)
+    train(config, tmp_path / "whole", models_dir, whole)
+    assert train(config, tmp_path / "parts", models_dir, parts).status == "interrupted"
+    parts.stop_at = None
+    assert train(config, tmp_path / "parts", models_dir, parts).status == "completed"
+    assert parts.points == whole.points
+    assert parts.compute == whole.compute
+    norms = [whole.points[step, "train"]["train/grad_norm"] for step in range(1, 7)]
+    assert len(set(norms)) == 6
+    assert min(norms) > 0
+    tokens = whole.compute[6]
+    n, t = parameter_count(config.model), adapter_parameters(config.model)
+    forward = tokens["tokens"] + tokens["trained_tokens"] + tokens["scored_tokens"]
+    assert tokens["flops"] == 2 * n * forward + 2 * (n + t) * tokens["trained_tokens"]
+
+
+def test_a_task_longer_than_the_model_can_read_is_refused(tied: str, models_dir: Path) -> None:
+    task = replace(TINY.task, max_completion_tokens=62)
+    message = (
+        r"task.max_completion_tokens: got 62, allowed: at most 61: .* 64 tokens, 3 of a prompt"
+    )
+    with pytest.raises(ConfigError, match=message):
+        models.load(tiny(model=Model(tied), task=task), models_dir)
+    model, _ = models.load(tiny(task=task), models_dir)  # the embedded one follows
+    assert model.config.max_position_embeddings == 65
+    assert models.load(TINY, models_dir)[0].config.max_position_embeddings == 64
 
 
 def test_a_model_out_of_reach_is_told_in_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Configurations that cannot be run without a GPU: TRL, transformers and accelerate take them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accelerate import FullyShardedDataParallelPlugin
+
+from recipes.arguments import arguments
+from recipes.config import ConfigError, Execution, Model
+from tests.recipes.conftest import tiny
+
+HF = Model("org/name")
+
+
+def test_nothing_is_sharded_or_served_unless_asked_for(tmp_path: Path) -> None:
+    plain = arguments(tiny(), tmp_path)
+    assert (plain.use_vllm, plain.fsdp, plain.deepspeed) == (False, None, None)
+    assert not plain.activation_checkpointing
+    assert arguments(tiny(model=HF), tmp_path).activation_checkpointing
+    without = tiny(model=HF, execution=Execution(gradient_checkpointing=False))
+    assert not arguments(without, tmp_path).activation_checkpointing
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "given", "expected"),
+    [
+        (
+            "vllm_colocate",
+            {"gpu_memory_utilization": 0.4, "tensor_parallel_size": 2, "enable_sleep_mode": True},
+            {"vllm_mode": "colocate", "vllm_max_model_length": 3 + 4},
+        ),
+        (
+            "vllm_server",
+            {"server_host": "node7", "server_port": 8123, "max_model_length": 128},
+            {"vllm_mode": "server"},
+        ),
+    ],
+)
+def test_vllm_generates(
+    rollouts: str, given: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    execution = Execution(rollouts=rollouts, vllm=given)
+    told = arguments(tiny(model=HF, execution=execution), tmp_path)
+    expected = {"use_vllm": True, **expected, **{f"vllm_{key}": given[key] for key in given}}
+    assert {name: getattr(told, name) for name in expected} == expected
+
+
+def test_accelerate_takes_the_sharding(tmp_path: Path) -> None:
+    given = {"reshard_after_forward": False, "state_dict_type": "SHARDED_STATE_DICT"}
+    told = arguments(tiny(model=HF, execution=Execution(fsdp=given)), tmp_path)
+    assert not told.gradient_checkpointing  # FSDP has its own
+    plugin = FullyShardedDataParallelPlugin(**told.fsdp_plugin_args)
+    assert plugin.fsdp_version == 2
+    assert plugin.activation_checkpointing
+    assert plugin.reshard_after_forward is False
+    assert plugin.state_dict_type.name == "SHARDED_STATE_DICT"
+    assert (
+        FullyShardedDataParallelPlugin(
+            **arguments(tiny(execution=Execution(fsdp={})), tmp_path).fsdp_plugin_args
+        ).activation_checkpointing
+        is False
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"rollouts": "sglang"},
+            r"execution.rollouts: got 'sglang', allowed: transformers \| vllm_",
+        ),
+        ({"rollouts": "vllm_server", "vllm": {"host": "a"}}, r"execution.vllm's key: got 'host'"),
+        ({"vllm": {"server_port": 1}}, r"execution.vllm: got .*, allowed: {}, with execution.roll"),
+        ({"fsdp": {"shard": True}}, r"execution.fsdp's key: got 'shard', allowed: version"),
+        (
+            {"fsdp": {}, "deepspeed": "ds.json"},
+            r"execution.deepspeed: got 'ds.json', allowed: null",
+        ),
+    ],
+)
+def test_what_nobody_would_take_is_refused_at_planning(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Execution(**given)
