@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic, sleep
 
-from pipelines import files, submit
+from pipelines import files, slurm
 from pipelines.errors import ServiceError, UserError
 from pipelines.jobs import Jobs
 from pipelines.ledger import Ledger, RunFiles
@@ -45,12 +45,12 @@ def stop(ledger: Ledger, run_ids: Iterable[str], why: str, wait_s: float = WAIT_
         for run in runs:
             run.event("cancelled", why=why)
     busy = [run for run in runs if run.running()]
-    submit.cancel([job for run in runs if run not in busy for job in _jobs(run)])
+    slurm.cancel([job for run in runs if run not in busy for job in _jobs(run)])
     elsewhere = [run for run in busy if not _asked(run)]
     end = monotonic() + wait_s
     while monotonic() < end and any(run.running() for run in busy if run not in elsewhere):
         sleep(POLL_S)
-    submit.cancel([job for run in busy if run.running() for job in _jobs(run)])
+    slurm.cancel([job for run in busy if run.running() for job in _jobs(run)])
     if elsewhere:
         hosts = ", ".join(f"{run.run_id} on {_started(run).get('host')}" for run in elsewhere)
         raise UserError(f"cancel: got runs being trained on other machines, cancel there: {hosts}")
@@ -73,7 +73,7 @@ def _asked(run: RunFiles) -> bool:
     A process is told by its id in the lock, once it holds that lock: ids are used again.
     """
     if "job" in _started(run):
-        submit.cancel(_jobs(run), "TERM")
+        slurm.cancel(_jobs(run), "TERM")
         return True
     end = monotonic() + POLL_S * 100  # it has the lock, and then says who it is
     while run.running() and monotonic() < end:

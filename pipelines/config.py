@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,19 @@ from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out")
 CLUSTERS = ("local", "slurm")
+POSITIVE = (
+    "parallel",
+    "time_min",
+    "signal_delay_s",
+    "nodes",
+    "processes",
+    "cpus_per_task",
+    "mem_gb",
+)
+WORDS = ("partition", "account", "qos", "constraint", "gres", "container", "python")
+"""What becomes a word of the batch script."""
+OURS = ("array", "dependency", "error", "job_name", "open_mode", "output", "requeue", "signal")
+"""Options of sbatch that are not a site's to set: runs are found, stopped and requeued by them."""
 
 
 def _positive(name: str, given: float | None) -> None:
@@ -28,29 +42,70 @@ class Cluster:
     """Time limit of a job; a run that needs more is checkpointed and requeued."""
     signal_delay_s: int = 120
     """How long before the time limit a job is told to checkpoint."""
+    retries: int = 0
+    """How often a run that ends with an error is tried again. Preemptions, time limits and nodes
+    that fail are no errors of the run: after those it goes on, however often."""
     nodes: int = 1
+    processes: int | None = None
+    """Processes of a run on each node, which train it together; null: one for each GPU, or one."""
     gpus_per_node: int = 0
     cpus_per_task: int = 1
+    """CPUs of each process."""
     mem_gb: float | None = None
+    """Memory of each node."""
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
+    gres: str | None = None
+    """Generic resources of each node, where `gpus_per_node` does not say it: ``gpu:h100:4``."""
+    exclusive: bool = False
+    """Whether nodes are shared with no other job."""
     setup: list[str] = field(default_factory=list)
     """Shell lines run before the job: module loads, exports."""
+    container: str | None = None
+    """Command that runs another in a container: ``apptainer exec --nv /images/rl.sif``."""
+    python: str | None = None
+    """Python of the jobs, such as a container's own; null: the one that launches."""
+    srun: list[str] = field(default_factory=list)
+    """Further options of srun, each a word: ``--container-image=nvcr.io/nvidia/pytorch``."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Further sbatch options by their long names (``gres: gpu:2``)."""
+    """Further sbatch options by their long names (``reservation: friday``)."""
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Processes of a run on each node."""
+        return self.processes or self.gpus_per_node or 1
 
     def __post_init__(self) -> None:
         if self.kind not in CLUSTERS:
             raise ConfigError("cluster.kind", self.kind, " | ".join(CLUSTERS))
-        for name in ("parallel", "time_min", "signal_delay_s", "nodes", "cpus_per_task", "mem_gb"):
+        for name in POSITIVE:
             _positive(f"cluster.{name}", getattr(self, name))
-        if self.gpus_per_node < 0:
-            raise ConfigError("cluster.gpus_per_node", self.gpus_per_node, "a number >= 0")
+        for name in ("gpus_per_node", "retries"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"cluster.{name}", getattr(self, name), "a number >= 0")
         if self.signal_delay_s >= 60 * self.time_min:
             allowed = f"less than cluster.time_min = {self.time_min} min"
             raise ConfigError("cluster.signal_delay_s", self.signal_delay_s, allowed)
+        if self.kind == "local" and (self.processes or 1) > 1:
+            raise ConfigError("cluster.processes", self.processes, "1, where cluster.kind is local")
+        self._check_words()
+
+    def _check_words(self) -> None:
+        """A line break would end a line of the batch script, and begin one of its own."""
+        given = {name: getattr(self, name) for name in WORDS}
+        given.update({f"extra.{key}": value for key, value in self.extra.items()})
+        given.update({f"srun[{place}]": word for place, word in enumerate(self.srun)})
+        for name, value in given.items():
+            if isinstance(value, str) and not value.isprintable():
+                raise ConfigError(f"cluster.{name}", value, "printable characters, on one line")
+        for key, value in self.extra.items():
+            if key.replace("-", "_") in OURS or not re.fullmatch(r"[a-z][a-z0-9_-]*", key):
+                allowed = f"long names of sbatch options but {', '.join(OURS)}"
+                raise ConfigError("cluster.extra", key, allowed)
+            if not isinstance(value, str | int | float):
+                raise ConfigError(f"cluster.extra.{key}", value, "a word, a number or true")
 
 
 @dataclass

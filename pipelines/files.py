@@ -65,6 +65,17 @@ def tail(path: Path, size: int = 1 << 16) -> list[Record]:
     return read(path, start)[0]
 
 
+def last_line(path: Path, size: int = 1 << 12) -> str:
+    """The last line of a text that is not empty; nothing where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
 def _records(data: bytes) -> Iterator[Record]:
     for line in data.splitlines():
         try:
@@ -164,6 +175,18 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def modified(path: Path) -> float | None:
+    """When `path` was last written, as the server of its filesystem has it now; None without it.
+
+    Opened, because NFS then asks the server, and else may answer from memory.
+    """
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return None
 
 
 def is_locked(path: Path) -> bool:

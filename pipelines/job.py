@@ -1,27 +1,55 @@
-"""What runs inside a job: one run, trained under its lock, its points and events written down."""
+"""What runs inside a job: one run, trained by one process at a time, its points and events kept.
+
+A process trains a run for as long as no later attempt has started: that is written in the run's
+events, which reach further than locks do. Each write asks first whether it is still so.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from socket import gethostname
+from threading import Event, Thread
+from time import monotonic, sleep
+from types import FrameType, TracebackType
 from typing import get_type_hints
+from uuid import uuid4
 
 from pipelines import files
-from pipelines.ledger import Ledger, RunFiles, reaches
+from pipelines.files import Record
+from pipelines.ledger import HEARTBEAT_S, History, Ledger, RunFiles, reaches
 from recipes.config import Execution, RunConfig
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""SIGTERM: a person or a preemption; SIGUSR2: submitit's word for a time limit that is near."""
+"""SIGTERM: a person or a preemption; SIGUSR2: Slurm's word for a time limit that is near."""
 ERROR_LINES = 12
 """Last lines of an error that are kept with the event."""
 Tell = Callable[[str], None]
 PROBE_S = 0.25
 """A lock that is only being looked at is free again within microseconds; one in use is not."""
+QUIET_S = 3 * HEARTBEAT_S
+"""A heartbeat from another machine that does not change for so long has stopped."""
+TAKE_OVER_S = 600.0
+"""How long the process before may take to notice that it is no longer the one, and to end."""
+FILESYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EIO, errno.EROFS)
+"""What is wrong with a disk and not with a run: full, over quota, away, broken, read-only."""
+PROBE_BYTES = 1 << 16
+PATIENCE = 3
+"""Attempts that may die one after another without a checkpoint; then a person has to look."""
+
+
+SUPERSEDED = "a later attempt trains this run: this one ends"
+
+
+class SupersededError(Exception):
+    """A later attempt trains the run: this process has to end, and may write nothing more."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +58,8 @@ class Claim:
 
     run: RunFiles
     attempt: int
+    name: str
+    """Of the claim, in the event that says that it was made."""
     lock: int
 
 
@@ -39,17 +69,129 @@ def claim(run: RunFiles, **fields: object) -> Claim | None:
     if held is None:
         return None
     history = run.history()
-    if history.turn == "cancelled":
+    if history.turn == "cancelled" or run.beats_elsewhere() or _is_done(run, history):
         os.close(held)
         return None
+    attempt, name = _start(run, history, **fields)
+    return Claim(run, attempt, name, held)
+
+
+def take_over(run: RunFiles, launch: str, **fields: object) -> Claim | None:
+    """Takes a run for a job that its scheduler has started, from a process that may still train it.
+
+    That one's job is over for the scheduler (its node was given up, say), so it is told to end, and
+    waited for.
+
+    Returns:
+        The claim; None if the run is done, or is by now another launch's to train.
+
+    Raises:
+        TimeoutError: The other process does not end.
+    """
+    history = run.history()
+    if not ours(history, launch) or _is_done(run, history):
+        return None
+    other = run.trained_on()
+    attempt, name = _start(run, history, launch=launch, **fields)
+    held = files.lock(run.lock_file, TAKE_OVER_S)
+    if held is None:
+        whose = f"{run.trained_on()}, process {files.last_line(run.lock_file)}"
+        error = f"an earlier attempt is still at work on {whose}: end it, and launch again"
+        run.event("died", attempt=attempt, error=error)
+        raise TimeoutError(error)
+    if other not in (None, gethostname()):
+        _wait_until_quiet(run)
+    if not Tenure(run, name).lasts():
+        os.close(held)
+        return None
+    return Claim(run, attempt, name, held)
+
+
+def ours(history: History, launch: object) -> bool:
+    """Whether a run is for the jobs of `launch`: until it is planned again, or cancelled."""
+    request = history.request
+    return request is not None and request.get("launch") == launch and history.turn != "cancelled"
+
+
+def _is_done(run: RunFiles, history: History) -> bool:
+    """Whether its budget is reached; sees that the events say so too."""
     result = run.result()
-    if result and history.budget and reaches(result["compute"], history.budget):
+    if not (result and history.budget and reaches(result["compute"], history.budget)):
+        return False
+    if history.turn != "finished":
         run.event("finished", attempt=result["attempt"], step=result["step"])
-        os.close(held)
-        return None
-    attempt = history.attempts + 1
-    run.event("started", attempt=attempt, host=os.uname().nodename, **fields)
-    return Claim(run, attempt, held)
+    return True
+
+
+def _start(run: RunFiles, history: History, **fields: object) -> tuple[int, str]:
+    attempt, name = history.attempts + 1, uuid4().hex[:8]
+    run.event("started", attempt=attempt, claim=name, host=gethostname(), **fields)
+    return attempt, name
+
+
+def _wait_until_quiet(run: RunFiles) -> None:
+    """Until the heartbeat of another machine stops, by this machine's clock alone."""
+    beat, since = files.modified(run.heartbeat_file), monotonic()
+    while beat is not None and monotonic() - since < QUIET_S:
+        sleep(HEARTBEAT_S / 10)
+        now = files.modified(run.heartbeat_file)
+        if now != beat:
+            beat, since = now, monotonic()
+
+
+class Tenure:
+    """Whether the claim with this name is the last that was made; and whether it was cancelled."""
+
+    def __init__(self, run: RunFiles, name: str) -> None:
+        self.cancelled = False
+        self._run, self._name = run, name
+        self._offset = 0
+        self._last = ""
+
+    def lasts(self) -> bool:
+        """Reads what is new in the run's events."""
+        events, self._offset = self._run.events_since(self._offset)
+        for item in events:
+            if item["event"] == "started":
+                self._last = item["claim"]
+            elif item["event"] in ("planned", "cancelled"):
+                self.cancelled = item["event"] == "cancelled"
+        return self._last == self._name
+
+
+class Heartbeat:
+    """Says every few seconds that a run is being trained, and ends a process that is not to."""
+
+    def __init__(self, run: RunFiles, tenure: Tenure) -> None:
+        self._run, self._tenure, self._end = run, tenure, Event()
+        self._thread = Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+        with suppress(OSError):
+            if self._tenure.lasts():
+                self._run.heartbeat_file.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while True:
+            with suppress(OSError):  # the training meets it too, where it matters
+                files.write(self._run.heartbeat_file, gethostname())
+            if self._end.wait(HEARTBEAT_S):
+                return
+            with suppress(OSError):
+                if not self._tenure.lasts():
+                    os.write(2, f"{SUPERSEDED}\n".encode())
+                    os._exit(1)  # its training may hang in what no exception reaches
 
 
 class Stop:
@@ -65,14 +207,16 @@ class Stop:
 
 
 class RunSink:
-    """Writes what a training reports (`recipes.train.Sink`)."""
+    """Writes what a training reports (`recipes.progress.Sink`), while it is its to write."""
 
     def __init__(self, taken: Claim, stop: Stop, tell: Tell | None = None) -> None:
         self._run, self._attempt, self._stop = taken.run, taken.attempt, stop
+        self._tenure = Tenure(taken.run, taken.name)
         self._tell = tell
 
     def point(self, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]) -> None:
         """Adds a point of the curve."""
+        self.check()
         self._run.point(self._attempt, step, compute, metrics)
         if self._tell and "eval/pass_rate" in metrics:
             rate, error = metrics["eval/pass_rate"], metrics["eval/pass_rate_stderr"]
@@ -80,11 +224,32 @@ class RunSink:
 
     def event(self, name: str, **fields: object) -> None:
         """Writes down that something happened."""
+        self.check()
         self._run.event(name, attempt=self._attempt, **fields)
 
     def should_stop(self) -> bool:
-        """Whether to write a checkpoint and end."""
-        return self._stop.by is not None
+        """Whether to write a checkpoint and end; also asked before a checkpoint is published."""
+        self.check()
+        return self._stop.by is not None or self._tenure.cancelled
+
+    def check(self) -> None:
+        """Raises SupersededError where a later attempt trains the run."""
+        if not self._tenure.lasts():
+            raise SupersededError
+
+
+class NullSink:
+    """The sink of a process that helps another to train, which reports and says when to stop."""
+
+    def point(self, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def event(self, name: str, **fields: object) -> None:
+        """Nothing."""
+
+    def should_stop(self) -> bool:
+        """No."""
+        return False
 
 
 def train(ledger: Ledger, taken: Claim, tell: Tell | None = None) -> int | None:
@@ -99,7 +264,8 @@ def train(ledger: Ledger, taken: Claim, tell: Tell | None = None) -> int | None:
         The signal that ended it early, or None.
 
     Raises:
-        Exception: Whatever training raised, after it was written down as ``failed``.
+        Exception: Whatever training raised, after it was written down as ``failed``; ``requeued``
+            follows where it is to be tried again.
     """
     from pipelines.tracking import Shipper
 
@@ -107,15 +273,51 @@ def train(ledger: Ledger, taken: Claim, tell: Tell | None = None) -> int | None:
     os.pwrite(taken.lock, f"{os.getpid()}\n".encode(), 0)
     request = run.history().request
     assert request is not None
-    with Shipper(ledger, run, request):
-        try:
-            while _train_to_budget(ledger, taken, RunSink(taken, stop, tell), stop):
-                pass  # more was asked for meanwhile
-        except Exception as error:
-            last = "".join(traceback.format_exception(error)).splitlines()[-ERROR_LINES:]
-            run.event("failed", attempt=taken.attempt, error="\n".join(last))
-            raise
+    sink = RunSink(taken, stop, tell)
+    try:
+        with Heartbeat(run, Tenure(run, taken.name)), Shipper(ledger, run, request):
+            try:
+                while _train_to_budget(ledger, taken, sink, stop):
+                    pass  # more was asked for meanwhile
+            except SupersededError:
+                raise
+            except Exception as error:
+                _write_error(run, sink, error)
+                raise
+    except SupersededError:
+        sys.stderr.write(f"{SUPERSEDED}\n")
+        return None
     return stop.by
+
+
+def _write_error(run: RunFiles, sink: RunSink, error: Exception) -> None:
+    """Writes down what ended a run, and whether it goes on by itself."""
+    trouble = _disk_trouble(run, error)
+    if trouble is None:
+        last = "".join(traceback.format_exception(error)).splitlines()[-ERROR_LINES:]
+        sink.event("failed", error="\n".join(last))
+    else:
+        sink.event("died", reason="filesystem", error=f"filesystem: {trouble}")
+    history = run.history()
+    if trouble is None and history.errors <= history.retries:
+        sink.event("requeued", reason="error")
+    elif trouble is not None and history.fruitless < PATIENCE:
+        sink.event("requeued", reason="filesystem")
+
+
+def _disk_trouble(run: RunFiles, error: Exception) -> str | None:
+    """What is wrong with the disk that a run is on, if anything is.
+
+    A full disk is not always told as such: PyTorch and safetensors raise errors of their own.
+    """
+    if isinstance(error, OSError) and error.errno in FILESYSTEM:
+        return error.strerror
+    try:
+        files.write(run.folder / ".probe", "." * PROBE_BYTES)
+        (run.folder / ".probe").unlink()
+    except OSError as found:
+        return found.strerror
+    return None
 
 
 def _train_to_budget(ledger: Ledger, taken: Claim, sink: RunSink, stop: Stop) -> bool:
@@ -126,29 +328,43 @@ def _train_to_budget(ledger: Ledger, taken: Claim, sink: RunSink, stop: Stop) ->
     config = config_of(run)
     result = train_run(config, run.folder, ledger.models, sink)
     if result.status != "completed":
-        run.event("interrupted", attempt=taken.attempt, step=result.step, signal=stop.by)
+        sink.event("interrupted", step=result.step, signal=stop.by)
         return False
     document = {**vars(result), "budget": vars(config.budget), "attempt": taken.attempt}
+    sink.check()
     files.write_json(run.result_file, document)
-    run.event("finished", attempt=taken.attempt, step=result.step)
+    sink.event("finished", step=result.step)
     budget = run.history().budget
-    return stop.by is None and budget is not None and not reaches(result.compute, budget)
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"  # others have left by now
+    more = budget is not None and not reaches(result.compute, budget)
+    return alone and more and not sink.should_stop()
 
 
-def slurm_task(root: str, run_id: str) -> None:
-    """One task of a Slurm array: trains one run, and has it requeued when its time is up."""
-    ledger = Ledger(root)
-    number = os.environ["SLURM_JOB_ID"]
-    if "SLURM_ARRAY_JOB_ID" in os.environ:
-        number = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-    taken = claim(ledger.run(run_id), job=number)
-    if taken is None:
-        return
-    print_to(taken.run.log(taken.attempt))
-    requeue = signal.getsignal(signal.SIGUSR2)  # submitit's: requeues this job and exits
-    if train(ledger, taken) == signal.SIGUSR2 and callable(requeue):
-        taken.run.event("requeued", attempt=taken.attempt, job=number)
-        requeue(signal.SIGUSR2, None)
+def assist(ledger: Ledger, run: RunFiles, launch: str, fields: Record) -> int:
+    """Trains with the process of rank 0 of the same job, which has the claim; returns 0.
+
+    Args:
+        ledger: Where the run is.
+        run: The run.
+        launch: The launch whose job this is.
+        fields: What the ``started`` of that process has.
+    """
+    from recipes.train import train as train_run
+
+    Stop()  # signals are for rank 0, which says when to stop
+    end = monotonic() + TAKE_OVER_S + QUIET_S
+    while not _begun(history := run.history(), fields):
+        over = history.turn == "finished" or not ours(history, launch)
+        if over or monotonic() > end:
+            return 0
+        sleep(PROBE_S)
+    train_run(config_of(run), run.folder, ledger.models, NullSink())
+    return 0
+
+
+def _begun(history: History, fields: Record) -> bool:
+    started = (item for item in reversed(history.events) if item["event"] == "started")
+    return fields.items() <= next(started, {}).items()
 
 
 def print_to(path: Path) -> None:

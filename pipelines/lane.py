@@ -50,8 +50,11 @@ def pending(ledger: Ledger) -> list[RunFiles]:
     """The runs that wait for a lane, in the order in which they were planned."""
     waiting = []
     for run in ledger.known_runs():
-        last = run.history().last
-        if last is not None and last["event"] == "planned" and last["cluster"] == "local":
+        history = run.history()
+        last, request = history.last, history.request
+        if last is None or request is None or request["cluster"] != "local":
+            continue
+        if last["event"] in ("planned", "requeued"):
             waiting.append((last["time"], run))
     return [run for _, run in sorted(waiting, key=lambda item: item[0]) if not run.running()]
 
@@ -89,7 +92,8 @@ class Lane:
         self._child.join()
         code = self._child.exitcode or 0
         self._child = None
-        if taken.run.history().turn == "started":
+        history = taken.run.history()
+        if history.turn == "started" and history.attempts == taken.attempt:
             _write_end(taken, code)
             closing = fork.Process(target=_close, args=(self._ledger, taken.run))
             closing.start()

@@ -11,9 +11,10 @@ from importlib.metadata import version
 from platform import python_version
 from time import time
 from typing import Any
+from uuid import uuid4
 
-from pipelines import files, job, snapshot, submit
-from pipelines.config import Settings
+from pipelines import files, job, slurm, snapshot, submit
+from pipelines.config import Cluster, Settings
 from pipelines.errors import ServiceError, UserError
 from pipelines.files import Record
 from pipelines.jobs import Jobs
@@ -21,6 +22,7 @@ from pipelines.ledger import Ledger
 from pipelines.plan import Plan, PlannedRun
 from pipelines.snapshot import Snapshot
 from pipelines.status import RunStatus, statuses
+from recipes.config import ConfigError
 
 VERSIONS = ("shortlist", "torch", "transformers", "trl", "mlflow", "numpy", "submitit")
 PROBE_BYTES = 1 << 16
@@ -76,17 +78,34 @@ def launch(
         todo = [run for run in plan.runs if states[run.run_id] in wanted]
         todo = [run for run in todo if only is None or run.run_id in only]
         request = prepare(ledger, plan.settings, todo) if todo else {}
+        request |= {"launch": uuid4().hex[:8]} if cluster.kind == "slurm" else {}
+        request |= {"retry": True} if retry else {}
         code = snapshot.take(ledger)
         report = LaunchReport(plan.sweep, states, [run.run_id for run in todo])
-        report.notes.extend(_notes(ledger, plan, states, code, retry=retry))
+        report.notes.extend(_notes(ledger, plan, jobs, states, code, retry=retry))
         for run in todo:
             write_request(ledger, plan.sweep, run, {**request, **_names(code)})
         _write_manifest(ledger, plan, code)
         if cluster.kind == "local":
             submit.top_up(ledger, cluster)
         elif todo:
-            submit.array(ledger, cluster, plan.sweep, report.planned, code.folder)
+            _submit(plan, ledger, jobs, request["launch"], code, report)
         return report
+
+
+def _submit(
+    plan: Plan, ledger: Ledger, jobs: Jobs, launch: str, code: Snapshot, report: LaunchReport
+) -> None:
+    cluster, variables = plan.settings.cluster, submit.variables(code.folder)
+    order = slurm.Order(ledger, cluster, plan.sweep, launch, variables)
+    submitted = set(slurm.submit(order, jobs, report.planned))
+    left = [run_id for run_id in report.planned if run_id not in submitted]
+    report.planned[:] = [run_id for run_id in report.planned if run_id in submitted]
+    if left:
+        report.notes.append(
+            f"cluster: the queue takes no more of your jobs now; {len(left)} runs are left: "
+            "launch again later, or with --follow"
+        )
 
 
 def train_here(
@@ -135,12 +154,25 @@ def prepare(ledger: Ledger, settings: Settings, runs: Sequence[PlannedRun]) -> R
 
             ensure_embedded(config, ledger.models)
     cluster = settings.cluster
+    for run in runs:
+        _check_layout(run, cluster)
     cpus = cluster.cpus_per_task if cluster.kind == "slurm" else _cpus() // cluster.parallel
     return {
         "cluster": cluster.kind,
         "threads": max(1, cpus),
+        "retries": cluster.retries,
         "tracking": {**asdict(settings.tracking), "experiment_id": experiment_id},
     }
+
+
+def _check_layout(run: PlannedRun, cluster: Cluster) -> None:
+    """A batch is split evenly over the processes of a run."""
+    world = cluster.nodes * cluster.tasks_per_node if cluster.kind == "slurm" else 1
+    batch, micro = run.config.batch.size, run.config.execution.micro_batch
+    if batch % ((micro or 1) * world):
+        got = f"{cluster.tasks_per_node} on {cluster.nodes} nodes"
+        allowed = f"processes that divide the batch of {batch} evenly"
+        raise ConfigError("cluster.processes", got, f"{allowed} (run {run.run_id}, {run.label})")
 
 
 def write_request(ledger: Ledger, sweep: str, run: PlannedRun, request: Record) -> None:
@@ -175,9 +207,18 @@ def _state(jobs: Jobs, ledger: Ledger, run: PlannedRun) -> str:
 
 
 def _notes(
-    ledger: Ledger, plan: Plan, states: Mapping[str, str], code: Snapshot, *, retry: bool
+    ledger: Ledger,
+    plan: Plan,
+    jobs: Jobs,
+    states: Mapping[str, str],
+    code: Snapshot,
+    *,
+    retry: bool,
 ) -> Iterator[str]:
     for run in plan.runs:
+        trouble = _trouble(jobs, ledger, run) if states[run.run_id] == "pending" else None
+        if trouble:
+            yield f"run {run.run_id} ({run.label}): {trouble}"
         if states[run.run_id] == "failed" and not retry:
             again = "`retry` in place of `launch` tries it again"
             yield f"run {run.run_id} ({run.label}) failed; {again}"
@@ -210,6 +251,10 @@ def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
 
 def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _trouble(jobs: Jobs, ledger: Ledger, run: PlannedRun) -> str | None:
+    return jobs.trouble(run.run_id, ledger.run(run.run_id).history())
 
 
 @contextmanager

@@ -5,9 +5,11 @@ Nothing here is a stored state: what a run *is* follows from its events, its loc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 from time import time
 from typing import Any
 
@@ -38,6 +40,10 @@ NUMBER = (int, float)
 EVENT: Kinds = {"event": str, "time": NUMBER}
 POINT: Kinds = {"attempt": int, "step": int, "time": NUMBER, "compute": dict, "metrics": dict}
 RESULT: Kinds = {"compute": dict}
+HEARTBEAT_S = 10.0
+"""How often a process that trains a run says that it lives."""
+HEARTBEAT_LOST_S = 6 * HEARTBEAT_S
+"""After so long without a sign, it does not."""
 LANE_START_S = 15.0
 """How long a local lane may take to start, before another is started in its place."""
 
@@ -51,7 +57,7 @@ class Ledger:
         self.models = self.root / "models"
         self.snapshots = self.root / "snapshots"
         self.submissions = self.root / "submissions"
-        """submitit's own files: pickled jobs and what they print."""
+        """What each array of jobs is to do, its batch script, and what its jobs print."""
         self.store = self.root / "mlflow.db"
         self.artifacts = self.root / "mlartifacts"
         self.launch_lock = self.root / "launch.lock"
@@ -74,6 +80,10 @@ class Ledger:
     def promotion(self, name: str) -> PromotionFiles:
         """The files of one promotion, whether they exist or not."""
         return PromotionFiles(self.root / "promoted", name)
+
+    def submission(self, name: str) -> Path:
+        """What the array of jobs with this name is to do."""
+        return self.submissions / f"{name}.json"
 
     def known_sweeps(self) -> list[str]:
         """Names of the sweeps that were launched here."""
@@ -154,6 +164,8 @@ class RunFiles:
         self.tracking_lock = folder / "tracking.lock"
         self.lock_file = folder / "lock"
         """Held while the run is being trained; has the process id of the last who did."""
+        self.heartbeat_file = folder / "heartbeat"
+        """Touched while the run is being trained; has the name of the machine that does."""
         self.logs = folder / "logs"
 
     def log(self, attempt: int) -> Path:
@@ -179,6 +191,11 @@ class RunFiles:
     def history(self) -> History:
         """What happened so far."""
         return History(_whole(files.read(self.events_file)[0], EVENT))
+
+    def events_since(self, offset: int) -> tuple[list[Record], int]:
+        """The events from byte `offset` on, and the offset after the last."""
+        events, end = files.read(self.events_file, offset)
+        return _whole(events, EVENT), end
 
     def point(
         self, attempt: int, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]
@@ -206,8 +223,25 @@ class RunFiles:
         return next(iter(_whole([result or {}], RESULT)), None)
 
     def running(self) -> bool:
-        """Whether a process on this machine (or one that shares its locks) is training it."""
-        return files.is_locked(self.lock_file)
+        """Whether a process trains it, as its lock tells, or its heartbeat from where locks do not.
+
+        For show, and to submit nothing twice; what a process may write, its `job.Tenure` says.
+        """
+        return files.is_locked(self.lock_file) or self.beats_elsewhere()
+
+    def beats_elsewhere(self) -> bool:
+        """Whether a process on another machine trains it; as right as the machines' clocks are."""
+        beat = files.modified(self.heartbeat_file)
+        if beat is None or abs(time() - beat) > HEARTBEAT_LOST_S:
+            return False
+        return self.trained_on() not in (None, gethostname())
+
+    def trained_on(self) -> str | None:
+        """Name of the machine that trains it; None if it left, or never was."""
+        try:
+            return self.heartbeat_file.read_text()
+        except OSError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -244,13 +278,52 @@ class History:
 
     @property
     def fruitless(self) -> int:
-        """How often training was started since it last wrote a checkpoint."""
-        count = 0
+        """How often training was started, or was to start, since it last wrote a checkpoint."""
+        asked = started = 0
         for item in reversed(self.events):
             if item["event"] == "checkpoint":
                 break
-            count += item["event"] == "started"
+            asked += item["event"] == "planned"
+            started += item["event"] == "started"
+        return max(asked, started)
+
+    @property
+    def ends(self) -> Counter[str]:
+        """How often training ended early, by why.
+
+        Returns:
+            Numbers by ``time limit``, ``preempted``, ``failed`` (an error), ``filesystem`` (a disk
+            that was full or away) and ``lost`` (without a word: killed, or its node failed).
+        """
+        ends: Counter[str] = Counter()
+        under_way = False
+        for item in self.events:
+            name = item["event"]
+            if name == "started" and under_way:
+                ends["lost"] += 1
+            elif name == "died":
+                ends[item.get("reason", "lost")] += 1
+            elif name == "requeued" and item["reason"] not in ("error", "filesystem"):
+                ends[item["reason"]] += 1
+            elif name == "failed":
+                ends["failed"] += 1
+            under_way = name == "started" or (under_way and name not in TURNS)
+        return ends
+
+    @property
+    def errors(self) -> int:
+        """How often it ended with an error since a person last had it tried again."""
+        count = 0
+        for item in reversed(self.events):
+            if item["event"] == "planned" and item.get("retry"):
+                break
+            count += item["event"] == "failed"
         return count
+
+    @property
+    def retries(self) -> int:
+        """How many errors are no reason to stop."""
+        return int((self.request or {}).get("retries", 0))
 
     @property
     def request(self) -> Record | None:

@@ -110,7 +110,7 @@ def _status(jobs: Jobs, run: RunFiles, row: Record) -> RunStatus:
         truncation=_finite(evaluation.get("truncation")),
         attempts=history.attempts,
         fruitless=history.fruitless,
-        error=_error(state, history),
+        error=_error(state, history) or _trouble(jobs, run.run_id, state, history),
         eta_s=_eta(points, budget) if state == "running" else None,
         problems=_problems(points),
     )
@@ -120,6 +120,10 @@ def _error(state: str, history: History) -> str | None:
     if state in ("completed", "running"):
         return None
     return history.error
+
+
+def _trouble(jobs: Jobs, run_id: str, state: str, history: History) -> str | None:
+    return jobs.trouble(run_id, history) if state in ("pending", "planned") else None
 
 
 def _finite(value: float | str | None) -> float | None:

@@ -1,28 +1,21 @@
-"""Starts jobs: lanes on this machine, arrays on Slurm. The only module that imports submitit."""
+"""Starts lanes on this machine, through submitit."""
 
 from __future__ import annotations
 
 import atexit
 import os
-import shlex
 import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
-from io import StringIO
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipelines import job, lane
+from pipelines import lane
 from pipelines.config import Cluster
-from pipelines.errors import ServiceError
 from pipelines.ledger import Ledger
 
 FOREVER_MIN = 60 * 24 * 365
 """A local job has no time limit; submitit wants one (and takes 2 minutes if told none)."""
-FOREVER = 10**6
-"""Requeues that submitit allows a run before it gives up on it."""
-SCANCEL_TIMEOUT_S = 60
 IGNORED = (signal.SIGINT, signal.SIGHUP)
 """What a terminal sends to all that were started from it. Children inherit that it is ignored, so
 neither Ctrl-C in ``--follow`` nor a closed terminal ends a training."""
@@ -59,92 +52,11 @@ def _start_lane(ledger: Ledger, cluster: Cluster, slot: int, code: Path) -> None
         gpus_per_node=cluster.gpus_per_node,
         visible_gpus=list(range(first, first + cluster.gpus_per_node)),
     )
-    with _environment(_variables(code)), _detached():
+    with _environment(variables(code)), _detached():
         _lanes.append(executor.submit(lane.work, str(ledger.root), slot))
 
 
-def array(
-    ledger: Ledger, cluster: Cluster, sweep: str, run_ids: Sequence[str], code: Path
-) -> list[str]:
-    """Submits one Slurm array, with a task for each run.
-
-    Returns:
-        Their job ids.
-
-    Raises:
-        ServiceError: Slurm is out of reach, or refused.
-    """
-    import submitit
-
-    root = str(ledger.root)
-    try:
-        executor = submitit.SlurmExecutor(ledger.submissions, max_num_timeout=FOREVER)
-        executor.update_parameters(**_sbatch_options(cluster, sweep, code))
-        with redirect_stderr(StringIO()):  # sbatch's own words are in the error
-            jobs = executor.map_array(SlurmTask(), [root] * len(run_ids), list(run_ids))
-    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ServiceError(f"cluster: sbatch did not take the jobs: {reason}") from error
-    for run_id, submitted in zip(run_ids, jobs, strict=True):
-        ledger.run(run_id).event("submitted", job=submitted.job_id)
-    return [submitted.job_id for submitted in jobs]
-
-
-def cancel(job_ids: Sequence[str], with_signal: str | None = None) -> None:
-    """Has Slurm end jobs, or send the processes of their steps a signal; those over are left.
-
-    Raises:
-        ServiceError: Slurm is out of reach.
-    """
-    if not job_ids:
-        return
-    options = [f"--signal={with_signal}"] if with_signal else []
-    command = ["scancel", *options, *job_ids]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SCANCEL_TIMEOUT_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ServiceError(f"cluster: scancel: {error}") from error
-    # It is as unhappy about a job that is over as about a controller that does not answer.
-    if "Unable to contact" in done.stderr:
-        raise ServiceError("cluster: Slurm does not answer (scancel)")
-
-
-class SlurmTask:
-    """`job.slurm_task`, in the form in which submitit can submit it again when its time is up."""
-
-    def __call__(self, root: str, run_id: str) -> None:
-        """Trains the run."""
-        job.slurm_task(root, run_id)
-
-    def checkpoint(self, root: str, run_id: str) -> Any:  # noqa: ANN401
-        """What to run after a requeue: the same; the run's own checkpoint is on disk by then."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self, root, run_id)
-
-
-def _sbatch_options(cluster: Cluster, sweep: str, code: Path) -> dict[str, Any]:
-    exports = [f"export {key}={shlex.quote(value)}" for key, value in _variables(code).items()]
-    options = {
-        "job_name": f"shortlist-{sweep}",
-        "time": cluster.time_min,
-        "signal_delay_s": cluster.signal_delay_s,
-        "nodes": cluster.nodes,
-        "cpus_per_task": cluster.cpus_per_task,
-        "gpus_per_node": cluster.gpus_per_node or None,
-        "mem_gb": cluster.mem_gb,
-        "partition": cluster.partition,
-        "account": cluster.account,
-        "qos": cluster.qos,
-        "constraint": cluster.constraint,
-        "array_parallelism": cluster.parallel,
-        "setup": [*cluster.setup, *exports],
-        "additional_parameters": dict(cluster.extra) or None,
-    }
-    return {key: value for key, value in options.items() if value is not None}
-
-
-def _variables(code: Path) -> dict[str, str]:
+def variables(code: Path) -> dict[str, str]:
     """The environment of a job: its code comes from `code`, before any installed or local copy."""
     return {
         "PYTHONPATH": lane.python_path(code),

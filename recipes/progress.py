@@ -118,6 +118,10 @@ class Progress(TrainerCallback):
         self.evaluation = step, evaluation
         self.sink.point(step, self.meter.compute(), evaluation.metrics())
 
+    def saving(self) -> None:
+        """Called before a checkpoint is published: the sink of a run taken over raises here."""
+        self.sink.should_stop()
+
     def saved(self, step: int) -> None:
         """Reports a complete checkpoint."""
         self.sink.event("checkpoint", step=step)

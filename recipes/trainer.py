@@ -113,6 +113,7 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
         torch.save(self.batches.state(), self._batches_file(written))
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
+            self.progress.saving()
             self.checkpoints.publish(written, step, self.progress.state())
             self.progress.saved(step)
         self.accelerator.wait_for_everyone()

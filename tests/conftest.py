@@ -14,6 +14,7 @@ import pytest
 from pipelines import snapshot
 from pipelines.ledger import Ledger
 from tests import fakes
+from tests.fake_slurm import FakeSlurm
 
 THIRD_PARTY_WARNINGS = (
     # MLflow 3.17 with SQLAlchemy 2.1.
@@ -81,3 +82,11 @@ def signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """Slurm's clients, on paper."""
+    made = FakeSlurm(tmp_path / "slurm")
+    made.install(monkeypatch)
+    return made

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
+from socket import gethostname
 
 import pytest
 
@@ -27,8 +28,8 @@ REQUEST = {
 }
 
 
-def ask(ledger: Ledger, config: RunConfig, sweep: str = "a") -> RunFiles:
-    launch.write_request(ledger, sweep, planned(config), REQUEST)
+def ask(ledger: Ledger, config: RunConfig, sweep: str = "a", **changes: object) -> RunFiles:
+    launch.write_request(ledger, sweep, planned(config), {**REQUEST, **changes})
     return ledger.run(planned(config).run_id)
 
 
@@ -147,42 +148,187 @@ def test_configuration_is_the_stored_one_with_budget_and_layout_asked_for_last(
     assert asdict(job.config_of(run)) == asdict(expected)
 
 
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({"SLURM_JOB_ID": "9"}, "9"),
-        ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}, "7_2"),
-    ],
-)
-def test_slurm_task_trains_under_its_job_id_and_logs_to_the_runs_folder(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str
-) -> None:
-    run = ask(ledger, tiny_config(steps=5))
-    printed: list[Path] = []
-    monkeypatch.setattr(job, "print_to", printed.append)
-    for key, value in variables.items():
-        monkeypatch.setenv(key, value)
-    job.slurm_task(str(ledger.root), run.run_id)
-    job.slurm_task(str(ledger.root), run.run_id)  # done: nothing
-    assert [item["job"] for item in run.history().events if item["event"] == "started"] == [
-        expected
-    ]
-    assert printed == [run.log(1)]
+def takeover(run: RunFiles, **fields: object) -> job.Claim | None:
+    return job.take_over(run, "1234abcd", job="7_0", **fields)
 
 
-def test_slurm_task_near_its_time_limit_is_requeued(
+def test_of_two_processes_only_the_later_attempt_writes(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = ask(ledger, tiny_config(steps=12))
+    """Locks do not reach the other machine: both hold one."""
+    monkeypatch.setattr(files, "lock", lambda path, wait_s=0: os.open(path, os.O_RDWR | os.O_CREAT))
+    run = ask(ledger, tiny_config(steps=20), launch="1234abcd")
+    real, later = job.RunSink.event, []
+
+    def event(sink: job.RunSink, name: str, **fields: object) -> None:
+        real(sink, name, **fields)
+        if name == "checkpoint" and not later:
+            later.append(takeover(run))
+
+    monkeypatch.setattr(job.RunSink, "event", event)
+    first = takeover(run)
+    assert first is not None
+    before = run.folder / "fake-checkpoint.json"
+    assert job.train(ledger, first) is None  # it ends, and says nothing
+    assert [item["event"] for item in run.history().events][-2:] == ["checkpoint", "started"]
+    assert [point["step"] for point in run.points()] == [0, 5]
+    assert run.result() is None
+    saved = before.read_text()
+    with pytest.raises(job.SupersededError):
+        job.RunSink(first, job.Stop()).point(6, {}, {})
+    assert before.read_text() == saved
+    (second,) = later
+    assert second is not None
+    job.train(ledger, second)
+    assert [(point["attempt"], point["step"]) for point in run.points()] == [
+        (1, 0), (1, 5), (2, 10), (2, 15), (2, 20)
+    ]  # fmt: skip
+    assert run.result()["attempt"] == 2  # type: ignore[index]
+
+
+def test_error_of_a_process_that_was_replaced_is_not_the_runs(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "lock", lambda path, wait_s=0: os.open(path, os.O_RDWR | os.O_CREAT))
+    run = ask(ledger, tiny_config(), launch="1234abcd")
+    first = takeover(run)
+    assert first is not None
+    takeover(run)
+    behave(ledger, "fail")
+    assert job.train(ledger, first) is None
+    assert run.history().turn == "started"
+
+
+def test_job_waits_for_the_process_before_it_to_notice_and_end(ledger: Ledger) -> None:
+    run = ask(ledger, tiny_config(steps=100), launch="1234abcd")
     behave(ledger, "slow")
-    requeued: list[int] = []
-    signal.signal(signal.SIGUSR2, lambda number, frame: requeued.append(number))
-    monkeypatch.setattr(job, "print_to", lambda path: None)
-    monkeypatch.setenv("SLURM_JOB_ID", "9")
-    threading.Timer(0.35, lambda: os.kill(os.getpid(), signal.SIGUSR2)).start()
-    job.slurm_task(str(ledger.root), run.run_id)
-    assert requeued == [signal.SIGUSR2]
-    assert run.history().turn == "requeued"
+    first = takeover(run)
+    assert first is not None
+    found: list[job.Claim | None] = []
+
+    def replace_it() -> None:
+        while len(run.points()) < 2:
+            time.sleep(0.01)
+        found.append(takeover(run))
+
+    thread = threading.Thread(target=replace_it)
+    thread.start()
+    job.train(ledger, first)
+    assert found == []
+    os.close(first.lock)
+    thread.join()
+    assert found[0] is not None
+    assert found[0].attempt == 2
+
+
+def test_process_that_does_not_end_is_told_after_a_while(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "TAKE_OVER_S", 0.1)
+    run = ask(ledger, tiny_config(), launch="1234abcd")
+    with files.locked(run.lock_file), pytest.raises(TimeoutError, match="still at work"):
+        takeover(run)
+    assert run.history().turn == "died"
+
+
+def test_job_waits_until_the_heartbeat_of_another_machine_stops(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "QUIET_S", 0.6)
+    monkeypatch.setattr(job, "HEARTBEAT_S", 0.2)
+    run = ask(ledger, tiny_config(), launch="1234abcd")
+    began = time.monotonic()
+    for beat in range(4):
+        delay = threading.Timer(0.2 * beat, lambda: run.heartbeat_file.write_text("elsewhere"))
+        delay.start() if beat else run.heartbeat_file.write_text("elsewhere")
+    assert takeover(run) is not None
+    assert time.monotonic() - began >= 0.6 + 0.6
+
+
+def test_heartbeat_is_there_while_a_run_is_trained(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ask(ledger, tiny_config(steps=5))
+    seen: list[str | None] = []
+    real = job.RunSink.point
+
+    def point(sink: job.RunSink, *rest: object) -> None:
+        while run.trained_on() is None:
+            time.sleep(0.01)
+        seen.append(run.trained_on())
+        real(sink, *rest)
+
+    monkeypatch.setattr(job.RunSink, "point", point)
+    train(ledger, run)
+    assert set(seen) == {gethostname()}
+    assert not run.heartbeat_file.exists()
+
+
+def test_process_that_was_replaced_ends_even_if_its_training_hangs(ledger: Ledger) -> None:
+    run = ask(ledger, tiny_config(), launch="1234abcd")
+    first = takeover(run)
+    assert first is not None
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with job.Heartbeat(run, job.Tenure(run, first.name)):
+            job.HEARTBEAT_S = 0.05
+            time.sleep(600)
+    time.sleep(0.1)
+    run.event("started", attempt=2, claim="another")
+    end = time.monotonic() + 60
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+        time.sleep(0.05)
+    assert os.waitstatus_to_exitcode(ended[1]) == 1
+    os.close(first.lock)
+
+
+def test_cancellation_in_the_events_stops_a_process_that_no_signal_reaches(ledger: Ledger) -> None:
+    run = ask(ledger, tiny_config(steps=100))
+    behave(ledger, "slow")
+    threading.Timer(0.35, lambda: run.event("cancelled", why="a test")).start()
+    assert train(ledger, run) is None
+    assert events(run)[-1] == "interrupted"
+    assert run.result() is None
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.ESTALE])
+def test_disk_that_is_full_or_away_is_no_error_of_the_run(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    run = ask(ledger, tiny_config(steps=10))
+
+    def point(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFiles, "point", point)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            train(ledger, run)
+    assert events(run)[-2:] == ["died", "requeued"]
+    assert dict(run.history().ends) == {"filesystem": 1}
+    assert str(run.history().events[-2]["error"]) == f"filesystem: {os.strerror(code)}"
+    train(ledger, run)
+    assert [step for step, _, _ in eval_points(run.points())] == [0, 5, 10]
+
+
+def test_process_of_another_rank_trains_when_rank_0_does_and_writes_nothing(
+    ledger: Ledger,
+) -> None:
+    run = ask(ledger, tiny_config(steps=5), launch="1234abcd")
+    fields = {"job": "7_0", "restarts": 1}
+    run.event("started", attempt=1, claim="x", job="7_0", restarts=0)  # before it was requeued
+    threading.Timer(0.5, lambda: takeover(run, restarts=1)).start()
+    assert job.assist(ledger, run, "1234abcd", fields) == 0
+    assert run.points() == []
+    assert (run.folder / "fake-checkpoint.json").exists()  # it trained
+    assert events(run) == ["planned", "started", "started"]
+
+
+def test_process_of_another_rank_leaves_when_the_run_is_another_launchs(ledger: Ledger) -> None:
+    run = ask(ledger, tiny_config(steps=5), launch="ffffffff")
+    assert job.assist(ledger, run, "1234abcd", {"job": "7_0", "restarts": 0}) == 0
+    assert not (run.folder / "fake-checkpoint.json").exists()
 
 
 def test_store_that_hangs_delays_the_end_of_a_run_by_a_bounded_time(

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from socket import gethostname
+from time import time
 from typing import Any
 
 import pytest
@@ -10,7 +12,10 @@ from pipelines import files
 from pipelines.jobs import Jobs
 from pipelines.ledger import Ledger, RunFiles
 from recipes.config import Budget
+from tests.fake_slurm import FakeSlurm
 
+LAUNCH = "0123abcd"
+NAME = f"shortlist-a-{LAUNCH}-0"
 BUDGET = Budget(amount=100)
 BUDGET_FIELDS = {"axis": "steps", "amount": 100, "eval_every": 5, "log_every": 5}
 
@@ -31,14 +36,12 @@ def plan(run: RunFiles, cluster: str = "local") -> None:
     run.event("planned", cluster=cluster, budget=BUDGET_FIELDS, sweep="a")
 
 
-def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """Puts a `squeue` that runs `script` before any other, and returns the log of its calls."""
-    binary, calls = folder / "bin" / "squeue", folder / "calls"
-    binary.parent.mkdir()
-    binary.write_text(f"#!/bin/sh\necho called >> {calls}\n{script}\n")
-    binary.chmod(0o755)
-    monkeypatch.setenv("PATH", str(binary.parent), prepend=":")
-    return calls
+def submit(run: RunFiles, name: str = NAME, task: int = 0, runs: int = 1) -> None:
+    """Plans a run, as task `task` of an array of so many."""
+    run.event("planned", cluster="slurm", budget=BUDGET_FIELDS, sweep="a", launch=LAUNCH)
+    names = [f"other-{number}" for number in range(runs)]
+    names[task] = run.run_id
+    files.write_json(Ledger(run.folder.parents[1]).submission(name), {"runs": names, "share": 1})
 
 
 def test_run_nobody_asked_for_is_planned(tmp_path: Path) -> None:
@@ -93,54 +96,131 @@ def test_state_after_an_end(run: RunFiles, event: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"),
+    ("status", "expected"),
     [
-        ("7_1|PENDING", "pending"),
-        ("7_1|CONFIGURING", "pending"),
-        ("7_1|REQUEUED", "pending"),
-        ("7_1|RUNNING", "running"),
-        ("7_1|COMPLETING", "running"),
-        ("7_2|RUNNING", "planned"),
-        ("", "planned"),
+        ("PENDING", "pending"),
+        ("CONFIGURING", "pending"),
+        ("REQUEUED", "pending"),
+        ("RUNNING", "running"),
+        ("COMPLETING", "running"),
     ],
 )
-def test_state_of_a_slurm_job(
-    run: RunFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, expected: str
-) -> None:
-    squeue(tmp_path, monkeypatch, f"echo '{answer}'")
-    plan(run, "slurm")
-    run.event("submitted", job="7_1")
+def test_state_of_a_slurm_job(run: RunFiles, slurm: FakeSlurm, status: str, expected: str) -> None:
+    submit(run, task=1, runs=2)
+    slurm.set_queue([["7_1", status, "None", NAME]])
     assert state(run) == expected
+    run.event("started", attempt=1, claim="a")
+    run.event("interrupted", attempt=1)
+    assert state(run) == expected  # as long as it is in the queue, it goes on
 
 
-@pytest.mark.parametrize("script", ["exit 1", "exec sleep 5"])
-def test_scheduler_that_does_not_answer_is_unknown_never_failed(
-    run: RunFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["7_2", "RUNNING", "None", NAME],
+        ["7_1", "RUNNING", "None", "shortlist-a-ffffffff-0"],
+        ["7_1", "RUNNING", "None", "somebody-elses"],
+        ["7_1", "RUNNING", "None", "../" + NAME],
+        ["7", "RUNNING", "None", NAME],
+    ],
+)
+def test_other_jobs_are_not_its(run: RunFiles, slurm: FakeSlurm, line: list[str]) -> None:
+    submit(run, task=1, runs=2)
+    slurm.set_queue([line])
+    assert state(run) == "planned"
+
+
+def test_job_is_found_by_name_even_if_sbatch_never_answered_and_numbers_come_again(
+    run: RunFiles, slurm: FakeSlurm
 ) -> None:
-    squeue(tmp_path, monkeypatch, script)
-    monkeypatch.setattr("pipelines.jobs.SQUEUE_TIMEOUT_S", 0.3)
-    plan(run, "slurm")
-    run.event("submitted", job="7")
+    run.event("planned", cluster="slurm", budget=BUDGET_FIELDS, sweep="a", launch="00000000")
+    run.event("submitted", job="7_0", launch="00000000")
+    submit(run)
+    slurm.set_queue([["7_0", "PENDING", "None", NAME]])  # of a controller that lost its state
+    assert state(run) == "pending"
+    slurm.set_queue([["7_0", "PENDING", "None", "shortlist-a-00000000-0"]])
+    assert state(run) == "planned"  # an earlier launch's: it ends as it starts
+
+
+@pytest.mark.parametrize("switch", ["down", "hang_squeue"])
+def test_scheduler_that_does_not_answer_is_unknown_never_failed(
+    run: RunFiles, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    monkeypatch.setattr("pipelines.jobs.CLIENT_TIMEOUT_S", 0.5)
+    submit(run)
+    slurm.write(switch)
     assert state(run) == "unknown"
 
 
 def test_slurm_is_asked_once_a_pass_and_only_if_a_run_needs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slurm: FakeSlurm
 ) -> None:
-    calls = squeue(tmp_path, monkeypatch, "echo '7_1|RUNNING'; echo '7_2|PENDING'")
     ledger = Ledger(tmp_path)
     runs = [ledger.run(name) for name in ("one", "two", "three")]
-    for number, run in enumerate(runs):
+    for run in runs:
         run.create({})
-        plan(run, "slurm")
-        run.event("submitted", job=f"7_{number}")
+        run.event("planned", cluster="slurm", budget=BUDGET_FIELDS, sweep="a", launch=LAUNCH)
+    files.write_json(ledger.submission(NAME), {"runs": ["one", "two", "three"]})
+    slurm.set_queue([["7_1", "RUNNING", "None", NAME], ["7_2", "PENDING", "Priority", NAME]])
     jobs = Jobs(ledger)
     found: list[Any] = [jobs.state(run, run.history(), BUDGET) for run in runs]
     assert found == ["planned", "running", "pending"]
-    assert calls.read_text().split() == ["called"]
+    assert slurm.asked() == ["squeue"]
     files.write_json(runs[0].result_file, {"compute": {"steps": 100}})
     Jobs(ledger).state(runs[0], runs[0].history(), BUDGET)
-    assert calls.read_text().split() == ["called"]
+    assert slurm.asked() == ["squeue"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("Priority", None),
+        ("JobHeldAdmin", "job 7_0 waits: JobHeldAdmin"),
+        ("PartitionTimeLimit", "job 7_0 waits: PartitionTimeLimit"),
+    ],
+)
+def test_job_that_waits_for_a_person_is_told(
+    run: RunFiles, slurm: FakeSlurm, reason: str, expected: str | None
+) -> None:
+    submit(run)
+    slurm.set_queue([["7_0", "PENDING", reason, NAME]])
+    assert Jobs(Ledger(run.folder.parents[1])).trouble(run.run_id, run.history()) == expected
+
+
+def test_job_that_ended_before_it_trained_is_told_with_what_it_said(
+    run: RunFiles, slurm: FakeSlurm
+) -> None:
+    ledger = Ledger(run.folder.parents[1])
+    submit(run)
+    run.event("submitted", job="7_0", launch=LAUNCH)
+    (ledger.submissions / "7_0_0_log.err").write_text("a\nmodule: not found\n\n")
+    assert state(run) == "planned"
+    told = Jobs(ledger).trouble(run.run_id, run.history())
+    assert told == "job 7_0 ended before it trained: module: not found"
+
+
+def test_error_is_a_failure_when_it_has_been_tried_again_as_often_as_asked(
+    run: RunFiles,
+) -> None:
+    run.event("planned", cluster="local", budget=BUDGET_FIELDS, sweep="a", retries=1)
+    run.event("failed", error="no")
+    assert state(run) == "planned"
+    run.event("failed", error="no")
+    assert state(run) == "failed"
+    run.event("planned", cluster="local", budget=BUDGET_FIELDS, sweep="a", retries=1, retry=True)
+    run.event("failed", error="no")
+    assert state(run) == "planned"
+
+
+def test_heartbeat_tells_of_a_process_that_locks_do_not_reach(run: RunFiles) -> None:
+    plan(run)
+    run.heartbeat_file.write_text("another-machine")
+    assert state(run) == "running"
+    run.heartbeat_file.write_text(gethostname())
+    assert state(run) == "planned"  # here, the lock tells
+    run.heartbeat_file.write_text("another-machine")
+    os.utime(run.heartbeat_file, (time() - 70, time() - 70))
+    assert state(run) == "planned"
 
 
 def test_planned_for_slurm_but_never_submitted_is_planned(run: RunFiles, tmp_path: Path) -> None:

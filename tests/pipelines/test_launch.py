@@ -195,58 +195,6 @@ def test_store_out_of_reach_is_one_line_and_nothing_is_half_made(tmp_path: Path)
     assert not root.exists()
 
 
-def test_scheduler_that_does_not_answer_changes_nothing(
-    root: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.jobs.SQUEUE", ("false",))
-    plan = make_plan(root, CONFIGS, cluster=Cluster(kind="slurm"))
-    run = ledger.run(plan.runs[0].run_id)
-    run.create({})
-    run.event("submitted", job="7")
-    with pytest.raises(ServiceError, match="Slurm does not answer"):
-        launch.launch(plan, ledger)
-    assert not ledger.run(plan.runs[1].run_id).folder.exists()
-
-
-def test_machine_without_slurm_is_one_line(
-    root: Path, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    plan = make_plan(root, CONFIGS, cluster=Cluster(kind="slurm"))
-    with pytest.raises(ServiceError, match="cluster: Slurm does not answer"):
-        launch.launch(plan, ledger)
-    assert not ledger.runs.exists()
-
-
-def test_sbatch_options_come_from_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/mine")
-    cluster = Cluster(
-        kind="slurm",
-        parallel=3,
-        time_min=60,
-        signal_delay_s=90,
-        gpus_per_node=2,
-        mem_gb=8,
-        partition="low",
-        setup=["module load cuda"],
-        extra={"gres": "gpu:2"},
-    )
-    options = submit._sbatch_options(cluster, "demo", Path("/code"))
-    assert options.pop("setup")[:2] == ["module load cuda", "export PYTHONPATH=/code:/mine"]
-    assert options == {
-        "job_name": "shortlist-demo",
-        "time": 60,
-        "signal_delay_s": 90,
-        "nodes": 1,
-        "cpus_per_task": 1,
-        "gpus_per_node": 2,
-        "mem_gb": 8,
-        "partition": "low",
-        "array_parallelism": 3,
-        "additional_parameters": {"gres": "gpu:2"},
-    }
-
-
 @pytest.mark.usefixtures("signals")
 def test_one_run_in_the_foreground(plan: Plan, ledger: Ledger) -> None:
     first = plan.runs[0]
