@@ -88,16 +88,6 @@ def test_array_runs_so_many_at_a_time_and_is_not_submitted_twice(
 
 
 @pytest.mark.usefixtures("fake_jobs")
-def test_one_run_is_a_job_without_an_array(
-    root: Path, ledger: Ledger, cluster: PrivateCluster
-) -> None:
-    plan = make_plan(root, [tiny_config()], cluster=SETTINGS)
-    launch(plan, ledger)
-    assert job_id(ledger.run(plan.runs[0].run_id)).isdigit()
-    wait(lambda: states(plan, ledger) == ["completed"])
-
-
-@pytest.mark.usefixtures("fake_jobs")
 def test_failed_run_says_why_and_is_not_submitted_again(
     root: Path, ledger: Ledger, cluster: PrivateCluster
 ) -> None:
