@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,10 @@ TRUE: Known = (0.70, 1.6, 60)
 LATER = range(450, 1601, 50)
 
 
-@pytest.fixture
-def promoted(ledger: Ledger) -> str:
-    """The id of a run promoted from 400 to 1,600 steps, of which it has trained none yet."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A root with a promotion from 400 to 1,600 steps, of which none is trained; its run's id."""
+    ledger = Ledger(tmp_path_factory.mktemp("made") / "outputs")
     known = {"loss=grpo": (0.60, 1.6, 60), "loss=cispo": TRUE}
     promoting.sweep(ledger, known, strategy="grid", axes={"loss": ["grpo", "cispo"]})
     found = promotions.promote(promotions.ask(ledger, "known", [], [], Options(), "best"))
@@ -36,14 +38,29 @@ def promoted(ledger: Ledger) -> str:
     plan = found.draft.plan
     manifest = {**(ledger.sweep("known").manifest() or {}), "sweep": "best", "runs": plan.rows()}
     files.write_json(ledger.sweep("best").manifest_file, {**manifest, "varied": plan.varied})
-    return plan.runs[0].run_id
+    return ledger.root, plan.runs[0].run_id
+
+
+@pytest.fixture
+def promoted(made: tuple[Path, str], root: Path) -> str:
+    """The promotion in a root with a tracking store."""
+    shutil.copytree(made[0], root, dirs_exist_ok=True)
+    return made[1]
+
+
+@pytest.fixture
+def untracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing goes to MLflow, which costs seconds; one test sees that it does."""
+    monkeypatch.setattr("pipelines.tracking.log_ranking", lambda *_: None)
 
 
 def trained(ledger: Ledger, run_id: str, known: Known = TRUE, steps: range = LATER) -> None:
     promoting.add(ledger, run_id, known, steps, np.random.default_rng(1))
 
 
-def test_before_it_has_trained_there_is_a_forecast_alone(ledger: Ledger, promoted: str) -> None:
+def test_before_it_has_trained_there_is_a_forecast_alone(
+    ledger: Ledger, promoted: str, untracked: None
+) -> None:
     found = verify(ledger, "best")
     document = found.document()
     assert (found.inside, document["observed"], document["left_band_at"]) == (True, None, None)
@@ -51,7 +68,7 @@ def test_before_it_has_trained_there_is_a_forecast_alone(ledger: Ledger, promote
     assert found.lines()[0] == "No evaluation yet that the forecast was not made from"
 
 
-def test_a_run_that_keeps_to_its_forecast(ledger: Ledger, promoted: str) -> None:
+def test_a_run_that_keeps_to_its_forecast(ledger: Ledger, promoted: str, untracked: None) -> None:
     trained(ledger, promoted)
     assert main(["verify", "best", "--root", str(ledger.root)]) == 0
     document = json.loads((ledger.sweep("best").folder / "verify.json").read_text())
@@ -65,7 +82,7 @@ def test_a_run_that_keeps_to_its_forecast(ledger: Ledger, promoted: str) -> None
 
 
 def test_a_run_that_falls_is_told_at_once(
-    ledger: Ledger, promoted: str, capsys: pytest.CaptureFixture[str]
+    ledger: Ledger, promoted: str, untracked: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(ledger, promoted, steps=range(450, 901, 50))
     trained(ledger, promoted, (0.50, 1.6, 60), range(950, 1601, 50))
@@ -78,7 +95,9 @@ def test_a_run_that_falls_is_told_at_once(
     assert verify(ledger, "best").document()["left_band_at"] == 950 * FLOPS
 
 
-def test_a_run_that_does_better_has_left_too(ledger: Ledger, promoted: str) -> None:
+def test_a_run_that_does_better_has_left_too(
+    ledger: Ledger, promoted: str, untracked: None
+) -> None:
     trained(ledger, promoted, (0.85, 1.6, 60))
     found = verify(ledger, "best")
     assert found.document()["where"] == "above"
