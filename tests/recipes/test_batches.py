@@ -6,11 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from trl import GRPOTrainer
 
 from recipes import models
 from recipes.config import Aggregation, Execution, Filtering, Loss, Staleness
 from recipes.trainer import AblationTrainer
-from tests.recipes.by_hand import FORCED, expected, gradient, one_step, rows, set_up, trainer_of
+from tests.recipes.by_hand import (
+    FORCED,
+    expected,
+    flat,
+    gradient,
+    log_probabilities,
+    one_step,
+    rows,
+    set_up,
+    trainer_of,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 STALE = Staleness("ppo", 4)
@@ -120,3 +131,21 @@ def test_a_batch_without_any_variance_leaves_the_weights_alone(trainer: Ablation
         found, value = gradient(trainer, copy.copy(made))
         assert found.abs().max() == 0
         assert value == 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_trl_s_own_choices_are_trl_s_own_loss(loss: str, trainer: AblationTrainer) -> None:
+    """TRL's loss of the same rollouts, as its own trainer hands them to it, in one micro-batch."""
+    set_up(trainer, one_step(loss=LOSSES[loss], staleness=STALE))
+    ours, value = gradient(trainer, rows())
+    made = rows()
+    drift = made.pop("drift")
+    with torch.no_grad():
+        made["old_per_token_logps"] = log_probabilities(trainer.model, made) - drift
+    generated = STALE.updates  # TRL counts the tokens of all batches that it generates at once
+    made["num_items_in_batch"] = made["completion_mask"].sum() * generated
+    trainer.model.zero_grad()
+    theirs = GRPOTrainer._compute_loss(trainer, trainer.model, made)
+    theirs.backward()
+    assert value == pytest.approx(theirs.item(), rel=1e-6)
+    torch.testing.assert_close(ours, flat([p.grad for p in trainer.model.parameters()]))
