@@ -117,6 +117,11 @@ def _rank(parser: argparse.ArgumentParser) -> None:
     _judging(parser)
     parser.add_argument("--compute", metavar="AXIS", help="compute axis; default: the sweep's")
     parser.add_argument(
+        "--metric",
+        default="eval/pass_rate",
+        help="pass rate to judge by, or the part of a mixture that it is of (%(default)s)",
+    )
+    parser.add_argument(
         "--source",
         choices=("ledger", "mlflow"),
         default="ledger",

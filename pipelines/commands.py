@@ -180,6 +180,7 @@ def rank(arguments: Namespace) -> int:
         _options(arguments),
         arguments.compute,
         arguments.source,
+        arguments.metric,
     )
     if arguments.json:
         display.emit(ranked.analysis.document())

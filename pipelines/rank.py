@@ -24,7 +24,8 @@ from recipes.config import COMPUTE_AXES
 
 DEFAULT_ROOT = os.environ.get("SHORTLIST_ROOT", "outputs")
 PASS_RATE = "eval/pass_rate"
-STDERR = "eval/pass_rate_stderr"
+STDERR = "_stderr"
+"""Follows the name of a rate in that of its standard error."""
 TRUNCATION = "eval/truncation_rate"
 SIGNALS = ("train/entropy", "train/reward", "train/truncation_rate")
 """Training metrics that tell of a collapse."""
@@ -42,7 +43,12 @@ class Ranked:
 
 
 def rank_sweep(
-    ledger: Ledger, sweep: str, options: Options, axis: str | None = None, source: str = "ledger"
+    ledger: Ledger,
+    sweep: str,
+    options: Options,
+    axis: str | None = None,
+    source: str = "ledger",
+    metric: str = PASS_RATE,
 ) -> Ranked:
     """Judges the curves of `sweep`; writes ``ranking.json``, ``report.html`` and ``curves.svg``.
 
@@ -52,12 +58,13 @@ def rank_sweep(
         options: What to judge by; its compute axis is replaced by `axis` or the sweep's own.
         axis: Compute axis of the curves, one of `COMPUTE_AXES`.
         source: ``ledger``, the files that everything is written to first, or ``mlflow``.
+        metric: What is judged: a pass rate by its full name, or the part of a mixture it is of.
 
     Raises:
         As `judge_sweep`.
     """
     manifest = manifest_of(ledger, sweep)
-    analysis = judge_sweep(ledger, manifest, options, axis, source)
+    analysis = judge_sweep(ledger, manifest, options, axis, source, metric)
     folder = ledger.sweep(sweep).folder
     write(analysis, folder, context(manifest))
     _log(ledger, Tracking(**manifest["tracking"]), manifest, analysis)
@@ -70,32 +77,44 @@ def judge_sweep(
     options: Options,
     axis: str | None = None,
     source: str = "ledger",
+    metric: str = PASS_RATE,
 ) -> Analysis:
     """What `rank_sweep` says, without writing anything.
 
     Raises:
-        UserError: No curve yet, or an unknown axis.
+        UserError: No curve yet, or none of `metric`; or an unknown axis.
         CurveError: A curve that cannot be read.
         ServiceError: MLflow is out of reach, with `source` ``mlflow``.
     """
     axis = axis or manifest["compute"]
-    curves = curves_of(ledger, manifest, axis, source)
+    metric = metric if "/" in metric else f"eval/{metric}/pass_rate"
+    curves = curves_of(ledger, manifest, axis, source, metric)
     if not curves:
         sweep = manifest["sweep"]
+        if metric != PASS_RATE:
+            raise UserError(f"--metric: got {metric!r}, allowed: one that a run of {sweep!r} has")
         raise UserError(f"sweep: {sweep!r} has no evaluations yet (shortlist status {sweep})")
     settings = {**vars(options), "compute_axis": axis}
     base = joined(manifest["base"], manifest["varied"])
     return analyse(curves, Options(**settings), manifest["strategy"], base)
 
 
-def curves_of(ledger: Ledger, manifest: Record, axis: str, source: str = "ledger") -> list[Curve]:
+def curves_of(
+    ledger: Ledger,
+    manifest: Record,
+    axis: str,
+    source: str = "ledger",
+    metric: str = PASS_RATE,
+) -> list[Curve]:
     """The curves of a sweep's runs that have any; raises as `judge_sweep`."""
     if axis not in COMPUTE_AXES:
         raise UserError(f"--compute: got {axis!r}, allowed: {' | '.join(COMPUTE_AXES)}")
     rows, varied = manifest["runs"], manifest["varied"]
     read = _from_mlflow if source == "mlflow" else _from_ledger
-    points = read(ledger, Tracking(**manifest["tracking"]), [row["run_id"] for row in rows], axis)
-    curves = [_curve(row, points[row["run_id"]], axis, varied) for row in rows]
+    names = (metric, metric + STDERR, TRUNCATION, *SIGNALS)
+    run_ids = [row["run_id"] for row in rows]
+    points = read(ledger, Tracking(**manifest["tracking"]), run_ids, names, axis)
+    curves = [_curve(row, points[row["run_id"]], metric, axis, varied) for row in rows]
     return [item for item in curves if len(item.compute)]
 
 
@@ -153,19 +172,18 @@ def _typed(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _from_ledger(
-    ledger: Ledger, _: Tracking, run_ids: list[str], axis: str
+    ledger: Ledger, _: Tracking, run_ids: list[str], *__: object
 ) -> dict[str, list[Record]]:
-    del axis
     return {run_id: ledger.run(run_id).points() for run_id in run_ids}
 
 
 def _from_mlflow(
-    ledger: Ledger, tracking: Tracking, run_ids: list[str], axis: str
+    ledger: Ledger, tracking: Tracking, run_ids: list[str], names: tuple[str, ...], axis: str
 ) -> dict[str, list[Record]]:
     from pipelines.tracking import open_store, read_curves
 
     store = open_store(ledger, tracking)
-    found = read_curves(store, run_ids, (PASS_RATE, STDERR, TRUNCATION, *SIGNALS), axis)
+    found = read_curves(store, run_ids, names, axis)
     return {run_id: found.get(run_id, []) for run_id in run_ids}
 
 
@@ -177,8 +195,10 @@ def joined(choices: Mapping[str, str], varied: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _curve(row: Mapping[str, Any], points: list[Record], axis: str, varied: Iterable[str]) -> Curve:
-    evaluations = [point for point in points if PASS_RATE in point["metrics"]]
+def _curve(
+    row: Mapping[str, Any], points: list[Record], metric: str, axis: str, varied: Iterable[str]
+) -> Curve:
+    evaluations = [point for point in points if metric in point["metrics"]]
 
     def column(name: str) -> list[float]:
         return [point["metrics"].get(name, float("nan")) for point in evaluations]
@@ -190,8 +210,8 @@ def _curve(row: Mapping[str, Any], points: list[Record], axis: str, varied: Iter
     return curve(
         row["label"],
         [point["compute"][axis] for point in evaluations],
-        column(PASS_RATE),
-        column(STDERR),
+        column(metric),
+        column(metric + STDERR),
         choices=joined(row["choices"], varied),
         seed=row["seed"],
         truncation=column(TRUNCATION),

@@ -79,6 +79,8 @@ def write_run(
             "eval/pass_rate_stderr": 0.004,
             "eval/truncation_rate": 0.01,
         }
+        part = {"pass_rate": metrics["eval/pass_rate"] - 0.1, "pass_rate_stderr": 0.004}
+        metrics |= {f"eval/math/{name}": value for name, value in part.items()}
         run.point(1, step, {"steps": step, "flops": flops}, metrics)
 
 
@@ -101,6 +103,20 @@ def test_known_curves_get_the_right_fits_verdicts_and_order(sweep: Ledger) -> No
     assert told[1] == "Better than the base: loss=cispo (higher ceiling)."
     launch = f"shortlist launch known root={sweep.root} 'sweep.seeds=[0,1,2]' --follow"
     assert told[-1].startswith(f"Next: {launch}")
+
+
+def test_a_part_of_a_mixture_is_judged_by_its_own_curve(sweep: Ledger) -> None:
+    options = Options(pool=False)
+    part = rank_sweep(sweep, "known", options, metric="math").analysis.document()
+    for fit in part["fits"]:
+        A, _, C_mid = KNOWN[fit["run"]]
+        assert fit["A"] == pytest.approx(A - 0.1, abs=0.015)
+        assert fit["R0"] == pytest.approx(0.15, abs=0.01)
+        assert fit["C_mid"] == pytest.approx(C_mid, rel=0.1)
+    by_name = rank_sweep(sweep, "known", options, metric="eval/math/pass_rate").analysis
+    assert by_name.document()["fits"] == part["fits"]
+    with pytest.raises(UserError, match=r"--metric: got 'eval/code/pass_rate', allowed: one that"):
+        rank_sweep(sweep, "known", options, metric="code")
 
 
 def test_choices_that_move_together_are_one_axis(sweep: Ledger) -> None:
@@ -164,6 +180,11 @@ def test_mlflow_holds_the_same_curves_and_gets_the_ranking(sweep: Ledger) -> Non
         for file in client.list_artifacts(item.info.run_id)
     ]
     assert sorted(reports) == ["curves.svg", "manifest.json", "ranking.json", "report.html"]
+    of_a_part = [
+        rank_sweep(sweep, "known", Options(), source=source, metric="math").analysis.document()
+        for source in ("ledger", "mlflow")
+    ]
+    assert of_a_part[0]["fits"] == of_a_part[1]["fits"] != from_files["fits"]
 
 
 def test_a_run_that_truncates_is_unstable_from_mlflow_too(sweep: Ledger) -> None:
