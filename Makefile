@@ -10,7 +10,7 @@ STAMP := .venv/.installed
 export HF_HUB_OFFLINE ?= 1
 export SHORTLIST_ROOT = $(ROOT)
 
-.PHONY: help install demo test test-slow test-slurm check lint format types ui bench build clean
+.PHONY: help install demo test test-slow test-slurm test-services check lint format types ui bench build clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## /\1\t/' | expand -t 14
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "PYTHON: got $$($(PYTHON) --version 2>&1), allowed: Python 3.11 or later"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,server]'
 	@touch $@
 
 demo: $(STAMP)  ## Train a small sweep for real, rank its choices, write the report
@@ -31,13 +31,20 @@ test: $(STAMP)  ## The default suite, with coverage
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term
 
 test-slow: $(STAMP)  ## What takes minutes: long simulations, larger training runs
-	$(BIN)/python -m pytest -m 'slow and not slurm and not gpu'
+	$(BIN)/python -m pytest -m 'slow and not slurm and not services and not gpu'
 
 test-slurm: $(STAMP)  ## On a private Slurm cluster that the suite starts and stops
 	@command -v slurmctld munged >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq \
 	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm munge; } \
 	  || { echo "test-slurm: needs slurm-wlm and munge: apt-get install slurm-wlm munge"; exit 2; }
 	$(BIN)/python -m pytest -m slurm tests/slurm
+
+test-services: $(STAMP)  ## MLflow on a private PostgreSQL that the suite starts and stops
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq \
+	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; } \
+	  || { echo "test-services: needs PostgreSQL: apt-get install postgresql"; exit 2; }
+	$(BIN)/python -m pytest -m services tests/services
 
 check: lint types test  ## Exactly what CI asks of a change
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipelines.errors import ServiceError, ShortlistError, UserError
+from pipelines.redact import withheld
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -88,6 +89,15 @@ def _logs(parser: argparse.ArgumentParser) -> None:
 def _root(parser: argparse.ArgumentParser) -> None:
     default = Path(os.environ.get("SHORTLIST_ROOT", "outputs"))
     parser.add_argument("--root", type=Path, default=default, help="folder of runs (%(default)s)")
+
+
+def _server(parser: argparse.ArgumentParser) -> None:
+    _root(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=5000, help="its port (%(default)s)")
+    help_text = "database, postgresql://user@host/name; default: mlflow.db under the root"
+    parser.add_argument("--store", metavar="ADDRESS", help=help_text)
+    parser.add_argument("--workers", type=int, default=4, help="server processes (%(default)s)")
 
 
 def _at(parser: argparse.ArgumentParser) -> None:
@@ -170,6 +180,7 @@ COMMANDS = {
     "verify": Command("a promoted run against its forecast", _verify),
     "fit": Command("the same analysis on anyone's curves", _fit),
     "sync": Command("put into MLflow what could not be logged at the time", _some),
+    "server": Command("an MLflow server for a cluster, in the foreground", _server),
     "config": Command("the resolved configuration of one run", _overrides),
     "train": Command("one run, here, in the foreground", _overrides),
 }
@@ -178,7 +189,9 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status (0 done, 1 no, 2 bad input, 3 out of reach)."""
     _usable_output()
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = [withheld(word) for word in (sys.argv[1:] if argv is None else argv)]
+    if argv is None:
+        sys.argv[1:] = words  # it is kept with the sweep
     debug = "--debug" in words
     try:
         return _dispatch([word for word in words if word != "--debug"])

@@ -294,6 +294,21 @@ def sync(arguments: Namespace) -> int:
     return 0
 
 
+def server(arguments: Namespace) -> int:
+    """Becomes an MLflow server."""
+    from pipelines.ledger import Ledger
+    from pipelines.server import serve
+
+    address = f"http://{arguments.host}:{arguments.port}"
+    display.note(f"MLflow at {address}; launch with tracking.uri={address}")
+    if arguments.json:
+        display.emit({"uri": address})
+        sys.stdout.flush()
+    serve(
+        Ledger(arguments.root), arguments.host, arguments.port, arguments.store, arguments.workers
+    )
+
+
 def config(arguments: Namespace) -> int:
     """Prints the resolved configuration of one run."""
     import yaml

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.redact import WITH_PASSWORD, shown, withheld
 from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out")
@@ -115,6 +116,14 @@ class Tracking:
     uri: str | None = None
     """An MLflow tracking address; null: a SQLite file, ``mlflow.db``, under `Settings.root`."""
     experiment: str = "shortlist"
+
+    def __post_init__(self) -> None:
+        """A password in the address goes to the environment, and so nowhere else."""
+        if self.uri is None:
+            return
+        self.uri = withheld(self.uri)
+        if shown(self.uri) != self.uri and WITH_PASSWORD.search(self.uri):
+            raise ConfigError("tracking.uri", shown(self.uri), "an address without a password")
 
 
 @dataclass

@@ -28,7 +28,7 @@ def append(path: Path, record: Mapping[str, object], *, sync: bool = False) -> N
         OSError: The line could not be written whole (a full disk).
     """
     line = (dumps(record) + "\n").encode()
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
@@ -149,7 +149,7 @@ def lock(path: Path, wait_s: float = math.inf) -> int | None:
     The descriptor returned *is* the lock: it is held until every copy of it is closed, by whichever
     process has one, so the kernel releases it however its holder ends.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     if math.isinf(wait_s):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor

@@ -25,6 +25,7 @@ from uuid import uuid4
 from pipelines import files
 from pipelines.files import Record
 from pipelines.ledger import HEARTBEAT_S, History, Ledger, RunFiles, reaches
+from pipelines.redact import redacted
 from recipes.config import Execution, RunConfig
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
@@ -295,7 +296,7 @@ def _write_error(run: RunFiles, sink: RunSink, error: Exception) -> None:
     trouble = _disk_trouble(run, error)
     if trouble is None:
         last = "".join(traceback.format_exception(error)).splitlines()[-ERROR_LINES:]
-        sink.event("failed", error="\n".join(last))
+        sink.event("failed", error=redacted("\n".join(last)))
     else:
         sink.event("died", reason="filesystem", error=f"filesystem: {trouble}")
     history = run.history()
@@ -369,7 +370,7 @@ def _begun(history: History, fields: Record) -> bool:
 
 def print_to(path: Path) -> None:
     """Sends all that this process prints from now on to `path`."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)

@@ -72,7 +72,7 @@ class Jobs:
             return ENDED[last["event"]]
         if "launch" in request:
             return self._on_slurm(run.run_id, request)
-        waits = request["cluster"] == "local" and last["event"] in ("planned", "requeued")
+        waits = request.get("cluster") == "local" and last["event"] in ("planned", "requeued")
         return "pending" if waits and self._any_lane else "planned"
 
     def job(self, run_id: str, history: History) -> Job | None:

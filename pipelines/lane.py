@@ -19,6 +19,7 @@ from types import FrameType
 
 from pipelines import files, job
 from pipelines.ledger import Ledger, RunFiles
+from pipelines.redact import redacted
 
 PRELOAD = ("pipelines.tracking", "recipes.train")
 CODE = Path(__file__).resolve().parents[1]
@@ -120,7 +121,7 @@ def _write_end(taken: job.Claim, code: int) -> None:
         return
     lines = taken.run.log(taken.attempt).read_text(errors="replace").splitlines()
     error = "\n".join(lines[-job.ERROR_LINES :]) or f"its process exited with status {code}"
-    taken.run.event("failed", attempt=taken.attempt, error=error)
+    taken.run.event("failed", attempt=taken.attempt, error=redacted(error))
 
 
 def _close(ledger: Ledger, run: RunFiles) -> None:

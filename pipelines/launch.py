@@ -20,11 +20,14 @@ from pipelines.files import Record
 from pipelines.jobs import Jobs
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan, PlannedRun
+from pipelines.redact import redacted
 from pipelines.snapshot import Snapshot
 from pipelines.status import RunStatus, statuses
 from recipes.config import ConfigError
 
 VERSIONS = ("shortlist", "torch", "transformers", "trl", "mlflow", "numpy", "submitit")
+PRIVATE = 0o700
+"""Mode of a root made here; one that exists keeps its own, so that a group can share it."""
 PROBE_BYTES = 1 << 16
 """What is written, and deleted, to see that the output folder takes files."""
 
@@ -86,6 +89,7 @@ def launch(
         for run in todo:
             write_request(ledger, plan.sweep, run, {**request, **_names(code)})
         _write_manifest(ledger, plan, code)
+        report.notes.extend(_reuse(ledger, plan, states))
         if cluster.kind == "local":
             submit.top_up(ledger, cluster)
         elif todo:
@@ -227,20 +231,38 @@ def _notes(
             yield f"run {run.run_id} ({run.label}) was trained by other training code than today's"
 
 
+def _reuse(ledger: Ledger, plan: Plan, states: Mapping[str, str]) -> Iterator[str]:
+    """Has runs that need no training know of this sweep too, also in the tracking store."""
+    reused = []
+    for run_id in (run.run_id for run in plan.runs if states[run.run_id] != "planned"):
+        folder = ledger.run(run_id)
+        if plan.sweep not in folder.history().sweeps:
+            folder.event("reused", sweep=plan.sweep)
+            reused.append(run_id)
+    if reused:
+        from pipelines.tracking import sync
+
+        try:
+            sync(ledger, reused)
+        except ServiceError as error:
+            yield f"{error}; `sync` tells it later of {len(reused)} runs of other sweeps"
+
+
 def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
     sweep = ledger.sweep(plan.sweep)
     sweep.folder.mkdir(parents=True, exist_ok=True)
+    setup = plan.settings.cluster.setup
     document = {
         "sweep": plan.sweep,
         "strategy": plan.strategy,
         "compute": plan.compute,
         "base": plan.base,
         "varied": plan.varied,
-        "overrides": plan.overrides,
+        "overrides": [redacted(word) for word in plan.overrides],
         "config_dirs": plan.config_dirs,
-        "command": sys.argv,
+        "command": [redacted(word) for word in sys.argv],
         "time": time(),
-        "cluster": asdict(plan.settings.cluster),
+        "cluster": {**asdict(plan.settings.cluster), "setup": list(map(redacted, setup))},
         "tracking": asdict(plan.settings.tracking),
         "versions": {"python": python_version(), **{name: version(name) for name in VERSIONS}},
         **_names(code),
@@ -262,7 +284,7 @@ def _writable(ledger: Ledger) -> Iterator[None]:
     """Sees that the root takes files, and tells in one line where it does not, now or later."""
     made = not ledger.root.exists()
     try:
-        ledger.root.mkdir(parents=True, exist_ok=True)
+        ledger.root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         files.write(ledger.root / ".probe", "." * PROBE_BYTES)
         (ledger.root / ".probe").unlink(missing_ok=True)
         yield

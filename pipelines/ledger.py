@@ -60,6 +60,8 @@ class Ledger:
         """What each array of jobs is to do, its batch script, and what its jobs print."""
         self.store = self.root / "mlflow.db"
         self.artifacts = self.root / "mlartifacts"
+        self.server = self.root / "server"
+        """What `shortlist server` keeps beside the store."""
         self.launch_lock = self.root / "launch.lock"
         self.claim_lock = self.root / "claim.lock"
         self.store_lock = self.root / "mlflow.lock"
@@ -333,7 +335,8 @@ class History:
     @property
     def sweeps(self) -> list[str]:
         """Every sweep that asked for the run."""
-        return list(dict.fromkeys(i["sweep"] for i in self.events if i["event"] == "planned"))
+        asked = (item for item in self.events if item["event"] in ("planned", "reused"))
+        return list(dict.fromkeys(item["sweep"] for item in asked))
 
     @property
     def budget(self) -> Budget | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from time import time
@@ -22,6 +22,8 @@ import mlflow.store.db.utils
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
+from mlflow.store.tracking.dbmodels.models import SqlMetric
+from mlflow.utils.rest_utils import http_request, verify_rest_response
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines import files
@@ -29,6 +31,7 @@ from pipelines.config import Tracking
 from pipelines.errors import ServiceError, UserError
 from pipelines.files import Record
 from pipelines.ledger import Ledger
+from pipelines.redact import shown
 
 RUN_TAG = "shortlist.run_id"
 SWEEP_TAG = "shortlist.sweep"
@@ -40,8 +43,14 @@ PAGE = 1000
 """Runs in one answer: the most that MLflow gives."""
 LINE = 120
 """Characters of a store's own words that are shown."""
-HISTORY = 25_000
-"""Points of one metric of one run that are read at most (MLflow's own bound)."""
+BULK = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
+BULK_RUNS, BULK_POINTS = 100, 25_000
+"""Runs in one request of `BULK`, and points in its answer (mlflow/server/handlers.py)."""
+IDS = 500
+"""Runs in one database query: SQLite takes 32,766 variables, older ones 999."""
+
+Value = tuple[str, int, int, float]
+"""MLflow's id of a run, step, milliseconds since 1970, and the value of a metric."""
 
 mlflow.store.db.utils.MAX_RETRY_COUNT = 4  # 1 s; its own 10 are 100 s, for an address that is wrong
 
@@ -54,26 +63,48 @@ class Store:
     ) -> None:
         """Opens the store and, without `experiment_id`, finds or makes the experiment."""
         self.uri = tracking.uri or f"sqlite:///{ledger.store}"
+        self._known: set[str] = set()
+        self._lock = ledger.store_lock
         # One at a time: opening a fresh SQLite store makes its tables.
         with files.locked(ledger.store_lock):
             self.client = MlflowClient(tracking_uri=self.uri)
+            self._backend: Any = self.client._tracking_client.store
             artifacts = None if tracking.uri else ledger.artifacts.as_uri()
             self.experiment_id = experiment_id or self._experiment(tracking.experiment, artifacts)
 
     def _experiment(self, name: str, artifacts: str | None) -> str:
+        """The id of the experiment; of those who make it at once, one succeeds."""
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            return str(self.client.create_experiment(name, artifacts, EXPERIMENT_TAGS))
+            try:
+                return str(self.client.create_experiment(name, artifacts, EXPERIMENT_TAGS))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self.client.get_experiment_by_name(name)
+        if found.lifecycle_stage != "active":
+            allowed = "another name, or restore it in MLflow"
+            raise UserError(f"tracking.experiment: got {name!r}, which was deleted; {allowed}")
         return str(found.experiment_id)
 
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Waits for the other processes that write to the same SQLite file, and has them wait.
+
+        SQLite itself gives up ("database is locked") where dozens write at once.
+        """
+        with files.locked(self._lock) if self.uri.startswith("sqlite") else nullcontext():
+            yield
+
     def has(self, entry: str) -> bool:
-        """Whether there is a run with MLflow's id `entry`."""
-        try:
-            self.client.get_run(entry)
-        except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return False
-            raise
+        """Whether there is a run with MLflow's id `entry`; asked once."""
+        if entry not in self._known:
+            try:
+                self._known.add(self.client.get_run(entry).info.run_id)
+            except MlflowException as error:
+                if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                    return False
+                raise
         return True
 
     def find(self, tag: str, value: str) -> str | None:
@@ -138,14 +169,41 @@ class Store:
             entries.update({item.data.tags[RUN_TAG]: item.info.run_id for item in page})
             token = page.token
             if not token:
+                self._known.update(entries.values())
                 return entries
 
-    def history(self, entries: Sequence[str], metric: str) -> Iterator[tuple[str, int, int, float]]:
-        """(MLflow's id, step, milliseconds, value) of every value of `metric`, in bulk."""
-        backend: Any = self.client._tracking_client.store
-        found = backend.get_metric_history_bulk_interval(list(entries), metric, HISTORY, None, None)
-        for item in found:
-            yield item.run_id, item.step, item.timestamp, item.value
+    def history(self, entries: Sequence[str], metric: str) -> Iterator[Value]:
+        """Every value of `metric` of these runs, in bulk."""
+        of_database = hasattr(self._backend, "ManagedSessionMaker")
+        size, read = (IDS, self._rows) if of_database else (BULK_RUNS, self._answers)
+        for start in range(0, len(entries), size):
+            yield from read(entries[start : start + size], metric)
+
+    def _rows(self, entries: Sequence[str], metric: str) -> Iterator[Value]:
+        """From a database, by MLflow's own query, but without an object for each value."""
+        table = SqlMetric
+        columns = (table.run_uuid, table.step, table.timestamp, table.value, table.is_nan)
+        with self._backend.ManagedSessionMaker() as session:
+            found = session.query(*columns).filter(table.key == metric, table.run_uuid.in_(entries))
+            for entry, step, moment, value, is_nan in found.all():
+                yield entry, step, moment, math.nan if is_nan else value
+
+    def _answers(self, entries: Sequence[str], metric: str) -> Iterator[Value]:
+        """From a server, as MLflow's web page reads it: its client has no call for that."""
+        runs = [("run_id", entry) for entry in entries]
+        wanted = [*runs, ("metric_key", metric), ("max_results", BULK_POINTS)]
+        answer = http_request(self._backend.get_host_creds(), BULK, "GET", params=wanted)
+        found = verify_rest_response(answer, BULK).json()["metrics"]
+        if len(found) < BULK_POINTS:
+            for item in found:
+                yield item["run_id"], item["step"], item["timestamp"], float(item["value"])
+        elif len(entries) > 1:  # the answer was cut off
+            half = len(entries) // 2
+            yield from self._answers(entries[:half], metric)
+            yield from self._answers(entries[half:], metric)
+        else:
+            for item in self.client.get_metric_history(entries[0], metric):
+                yield entries[0], item.step, item.timestamp, item.value
 
 
 @contextmanager
@@ -168,14 +226,6 @@ def told(error: Exception) -> str:
     """What a store says, as it may be shown: the beginning, without a name and password."""
     line, *_ = str(error).strip().splitlines() or [type(error).__name__]
     return shown(line)[:LINE]
-
-
-def shown(text: str) -> str:
-    """`text` as it may be shown: its addresses without a name and password.
-
-    A password that was not encoded can have ``@`` and ``/`` in it.
-    """
-    return re.sub(r"//[^/:\s]*(:\S*)?@", "//", text)
 
 
 def _metrics(points: Sequence[Record]) -> Iterator[Metric]:

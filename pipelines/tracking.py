@@ -16,6 +16,7 @@ from typing import Any
 from pipelines import files
 from pipelines.config import Tracking
 from pipelines.files import Record
+from pipelines.jobs import Jobs
 from pipelines.ledger import History, Ledger, RunFiles, latest
 from pipelines.store import RUN_TAG, SWEEP_TAG, Store, reached, told
 from recipes.config import identity
@@ -38,11 +39,19 @@ STATUS = {
 }
 """Event to MLflow's status of a run."""
 
+AT_WORK = ("pending", "running", "unknown")
+"""States in which what a run said last of itself stands."""
+
 logger = logging.getLogger(__name__)
 
 
-def ship(run: RunFiles, store: Store) -> int:
+def ship(run: RunFiles, store: Store, *, at_work: bool = True) -> int:
     """Sends `store` what it lacks of `run`, and the run's status.
+
+    Args:
+        run: The run.
+        store: Where to.
+        at_work: False where nobody trains it, whatever it said last.
 
     Returns:
         Number of points sent.
@@ -50,23 +59,36 @@ def ship(run: RunFiles, store: Store) -> int:
     Raises:
         Exception: Whatever MLflow raises; nothing is lost.
     """
-    with files.locked(run.tracking_lock):
+    with files.locked(run.tracking_lock), store.turn():
         cursor = files.read_json(run.tracking_file, expendable=True) or {}
+        before = dict(cursor)
         history = run.history()
         entry = _entry(run, history, store, cursor)
         if (cursor.get("uri"), cursor.get("entry")) != (store.uri, entry):
             cursor = {"uri": store.uri, "entry": entry, "offset": 0}
-        points, offset = run.points_since(cursor["offset"])
+        points, cursor["offset"] = run.points_since(cursor["offset"])
         store.log(entry, points)
-        last = next((item for item in reversed(history.events) if item["event"] in STATUS), None)
-        if last and cursor.get("as_of") != last["time"]:
-            store.set_status(entry, STATUS[last["event"]], last["time"])
-            cursor["as_of"] = last["time"]
+        status = _status(run, history, at_work=at_work)
+        if status and cursor.get("status") != status:
+            store.set_status(entry, *status)
+            cursor["status"] = status
         if cursor.get("sweeps") != history.sweeps:
             store.set_tag(entry, SWEEPS_TAG, ", ".join(history.sweeps))
             cursor["sweeps"] = history.sweeps
-        files.write_json(run.tracking_file, {**cursor, "offset": offset})
+        if cursor != before:
+            files.write_json(run.tracking_file, cursor)
         return len(points)
+
+
+def _status(run: RunFiles, history: History, *, at_work: bool) -> list[Any] | None:
+    """MLflow's status of a run and since when, from what it said last; None before it started."""
+    last = next((item for item in reversed(history.events) if item["event"] in STATUS), None)
+    if last is None:
+        return None
+    if last["event"] == "started" and not at_work:  # its process, lane or machine was killed
+        points = run.last_points()
+        return ["KILLED", max([last["time"], *(point["time"] for point in points[-1:])])]
+    return [STATUS[last["event"]], last["time"]]
 
 
 def _entry(run: RunFiles, history: History, store: Store, cursor: Record) -> str:
@@ -111,6 +133,7 @@ class Shipper:
     def _work(self) -> None:
         store: Store | None = None
         deadline = float("inf")
+        trouble = ""
         while monotonic() < deadline:
             if self._end.wait(PERIOD_S) and deadline == float("inf"):
                 deadline = monotonic() + FLUSH_S
@@ -118,9 +141,13 @@ class Shipper:
                 store = store or self._open()
                 ship(self._run, store)
             except Exception as error:  # whatever the store does, training goes on
-                logger.warning("tracking store: %s", told(error))
+                if told(error) != trouble:  # said once, not all weekend
+                    trouble = told(error)
+                    logger.warning("tracking store: %s (training goes on)", trouble)
+                store = None
                 sleep(0.2)
             else:
+                trouble = ""
                 if deadline < float("inf"):
                     return
 
@@ -130,7 +157,7 @@ class Shipper:
 
 
 def sync(ledger: Ledger, run_ids: Iterable[str]) -> int:
-    """Sends each run's store what it lacks.
+    """Sends each run's store what it lacks, and closes there those that died without a word.
 
     Returns:
         Number of points sent.
@@ -139,18 +166,23 @@ def sync(ledger: Ledger, run_ids: Iterable[str]) -> int:
         ServiceError: A store is out of reach.
     """
     stores: dict[tuple[str | None, str], Store] = {}
+    jobs = Jobs(ledger)
     sent = 0
     for run_id in run_ids:
         run = ledger.run(run_id)
-        request = run.history().request
-        if request is None:
+        history = run.history()
+        started = history.attempts or run.metrics_file.exists()
+        if history.request is None or history.budget is None or not started:
             continue
-        tracking = tracking_of(request)
+        tracking = tracking_of(history.request)
         key = (tracking.uri, tracking.experiment)
         if key not in stores:
             stores[key] = open_store(ledger, tracking)
+            with reached(stores[key].uri):
+                stores[key].entries()  # in one request, rather than one for each run
+        at_work = jobs.state(run, history, history.budget) in AT_WORK
         with reached(stores[key].uri):
-            sent += ship(run, stores[key])
+            sent += ship(run, stores[key], at_work=at_work)
     return sent
 
 

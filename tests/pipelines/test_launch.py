@@ -16,6 +16,7 @@ from pipelines.config import Cluster, Tracking
 from pipelines.errors import ServiceError, UserError
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan
+from pipelines.tracking import open_store, sync
 from tests.fakes import eval_points, make_plan, tiny_config
 
 CONFIGS = [tiny_config(steps=10), tiny_config("cispo", steps=10)]
@@ -116,6 +117,8 @@ def test_completed_runs_are_left_alone_and_a_larger_budget_continues_them(
 def test_run_of_two_sweeps_is_trained_once(plan: Plan, root: Path, ledger: Ledger) -> None:
     launch.launch(plan, ledger)
     finish(ledger, plan, 10)
+    run = ledger.run(plan.runs[0].run_id)
+    sync(ledger, [run.run_id])
     other = make_plan(root, CONFIGS[:1], sweep="other")
     report = launch.launch(other, ledger)
     assert report.planned == []
@@ -123,6 +126,21 @@ def test_run_of_two_sweeps_is_trained_once(plan: Plan, root: Path, ledger: Ledge
     manifest = ledger.sweep("other").manifest()
     assert manifest is not None
     assert len(manifest["runs"]) == 1
+    assert run.history().sweeps == ["tiny", "other"]
+    (found,) = (store := open_store(ledger, Tracking())).client.search_runs([store.experiment_id])
+    assert found.data.tags["shortlist.sweeps"] == "tiny, other"
+    launch.launch(other, ledger)
+    assert [item["event"] for item in run.history().events].count("reused") == 1
+
+
+def test_root_made_here_is_private_and_one_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+    for mode in (None, 0o750):
+        root = tmp_path / f"{mode}"
+        if mode:
+            root.mkdir(mode=mode)
+        with launch._writable(Ledger(root)):
+            (root / "something").touch()
+        assert root.stat().st_mode & 0o777 == (mode or 0o700)
 
 
 def test_failed_runs_wait_for_a_person(plan: Plan, ledger: Ledger) -> None:

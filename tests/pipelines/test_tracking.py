@@ -6,13 +6,14 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mlflow.entities import Run
 
 from pipelines import files, launch, tracking
 from pipelines.config import Tracking
-from pipelines.errors import ServiceError
+from pipelines.errors import ServiceError, UserError
 from pipelines.ledger import Ledger, RunFiles
 from pipelines.store import LINE, Store, shown, told
 from pipelines.tracking import log_ranking, open_store, read_curves, ship, sync
@@ -162,6 +163,63 @@ def test_store_that_was_down_is_brought_up_to_date_once(ledger: Ledger, run: Run
     assert sync(ledger, [run.run_id]) == 0
 
 
+def test_run_that_died_without_a_word_is_closed_by_sync_and_goes_on_later(
+    ledger: Ledger, store: Store, run: RunFiles
+) -> None:
+    evaluate(run, 0, 0.2)
+    with files.locked(run.lock_file):
+        sync(ledger, [run.run_id])
+    assert entry(store, run).info.status == "RUNNING"
+    sync(ledger, [run.run_id])  # nobody holds its lock any more
+    found = entry(store, run).info
+    last = run.points()[-1]["time"]
+    assert (found.status, found.end_time) == ("KILLED", round(1000 * last))
+    run.event("started", attempt=2)
+    with files.locked(run.lock_file):
+        sync(ledger, [run.run_id])
+    assert entry(store, run).info.status == "RUNNING"
+
+
+def test_run_that_was_never_started_has_no_entry(ledger: Ledger, store: Store) -> None:
+    wanted = planned(tiny_config("dapo"))
+    launch.write_request(ledger, "demo", wanted, REQUEST)
+    assert sync(ledger, [wanted.run_id]) == 0
+    assert store.entries() == {}
+
+
+def test_sync_with_nothing_to_do_asks_the_store_once(
+    ledger: Ledger, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [ask(ledger, loss) for loss in ("grpo", "cispo", "dapo")]
+    for run in runs:
+        evaluate(run, 0, 0.2)
+        run.event("finished", attempt=1)
+    ids = [run.run_id for run in runs]
+    assert sync(ledger, ids) == 3
+    monkeypatch.setattr(Store, "find", None)
+    monkeypatch.setattr("mlflow.MlflowClient.get_run", None)
+    monkeypatch.setattr("mlflow.MlflowClient.log_batch", None)
+    assert sync(ledger, ids) == 0
+
+
+def test_experiment_that_another_made_first_is_used(ledger: Ledger, store: Store) -> None:
+    client = store.client
+    answers = [None, client.get_experiment_by_name("shortlist")]
+    store.client = SimpleNamespace(
+        get_experiment_by_name=lambda _: answers.pop(0), create_experiment=client.create_experiment
+    )
+    assert store._experiment("shortlist", None) == store.experiment_id
+    assert answers == []
+
+
+def test_deleted_experiment_is_told(ledger: Ledger, store: Store) -> None:
+    store.client.delete_experiment(store.experiment_id)
+    with pytest.raises(
+        UserError, match=r"tracking\.experiment: got 'shortlist', which was deleted"
+    ):
+        open_store(ledger, Tracking())
+
+
 def test_store_that_was_lost_is_filled_again(
     ledger: Ledger, run: RunFiles, fresh_store: Path
 ) -> None:
@@ -259,6 +317,8 @@ def test_password_is_not_in_what_a_store_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracking, "FLUSH_S", 2.0)
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.setenv(name, "")  # put back after the test
     address = Tracking(uri="http://me:s3cret@127.0.0.1:9")
     with pytest.raises(ServiceError, match=r"API request to http://127\.0\.0\.1:9/api") as caught:
         open_store(ledger, address)
