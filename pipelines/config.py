@@ -9,7 +9,8 @@ from typing import Any
 from pipelines.redact import WITH_PASSWORD, shown, withheld
 from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 
-STRATEGIES = ("grid", "one_at_a_time", "leave_one_out")
+STRATEGIES = ("grid", "one_at_a_time", "leave_one_out", "adaptive")
+OBJECTIVES = ("forecast", "A_and_B")
 CLUSTERS = ("local", "slurm")
 POSITIVE = (
     "parallel",
@@ -137,12 +138,48 @@ class Settings(RunConfig):
 
 
 @dataclass
+class Race:
+    """When a race judges the runs, and whom it stops (`analysis.racing`)."""
+
+    rungs: list[float] = field(default_factory=lambda: [0.25, 0.35, 0.5, 0.7, 1.0])
+    """Shares of the budget at which the runs still in are judged, ascending; the last is 1."""
+    threshold: float = 0.1
+    """A recipe less likely than this to be the best, or within `margin` of it, is stopped."""
+    margin: float = 0.01
+
+    def __post_init__(self) -> None:
+        steps = self.rungs
+        if not steps or steps[-1] != 1 or steps[0] <= 0 or steps != sorted(set(steps)):
+            raise ConfigError("sweep.race.rungs", steps, "ascending shares of the budget, up to 1")
+        if not 0 < self.threshold < 1:
+            raise ConfigError("sweep.race.threshold", self.threshold, "between 0 and 1")
+        if self.margin < 0:
+            raise ConfigError("sweep.race.margin", self.margin, "a number >= 0")
+
+
+@dataclass
+class Search:
+    """How far an adaptive sweep goes, and what it looks for (`pipelines.search`)."""
+
+    trials: int = 20
+    """Recipes asked for, in all."""
+    objective: str = "forecast"
+    """``forecast``: at `Sweep.target`, or the ceiling A; ``A_and_B``: both, as a Pareto front."""
+
+    def __post_init__(self) -> None:
+        _positive("sweep.search.trials", self.trials)
+        if self.objective not in OBJECTIVES:
+            raise ConfigError("sweep.search.objective", self.objective, " | ".join(OBJECTIVES))
+
+
+@dataclass
 class Sweep:
     """A named set of runs and the strategy that generates them: a file in ``conf/sweep/``."""
 
     strategy: str = "grid"
     """``grid``: the product of the axes; ``one_at_a_time``: the base, and each alternative alone;
-    ``leave_one_out``: the base, and each axis put back to the choice given."""
+    ``leave_one_out``: the base, and each axis put back to the choice given; ``adaptive``: the base,
+    then combinations that Optuna proposes from what the runs so far have shown."""
     axes: dict[str, list[Any] | None] = field(default_factory=dict)
     """Axis to choices. An axis is a group (``loss``), a key (``optimizer.lr``), or several joined
     by commas, whose choices are lists that move together. null: the choice of `reference`."""
@@ -157,6 +194,14 @@ class Sweep:
     seeds: list[int] = field(default_factory=lambda: [0])
     compute: str = "flops"
     """The compute axis its curves are judged on."""
+    target: float | None = None
+    """Compute, on that axis, at which a race and a search forecast; null: they go by the ceilings."""
+    when: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Axis to a condition (axis: choice, or list of choices) without which it is not varied."""
+    max_gpu_hours: float | None = None
+    """What all runs together may spend, at most."""
+    race: Race = field(default_factory=Race)
+    search: Search = field(default_factory=Search)
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -167,6 +212,10 @@ class Sweep:
             )
         if self.compute not in COMPUTE_AXES:
             raise ConfigError("sweep.compute", self.compute, " | ".join(COMPUTE_AXES))
+        _positive("sweep.target", self.target)
+        _positive("sweep.max_gpu_hours", self.max_gpu_hours)
+        if not set(self.when) <= set(self.axes):
+            raise ConfigError("sweep.when", sorted(set(self.when) - set(self.axes)), "its axes")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError("sweep.seeds", self.seeds, "one or more different whole numbers")
         for axis, choices in self.axes.items():

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pipelines.compose import GROUPS, Base, Composer, changed, parse, schema
-from pipelines.config import Settings, Sweep
+from pipelines.config import Race, Search, Settings, Sweep
 from pipelines.errors import UserError
 from recipes.config import AXES, ConfigError, RunConfig, identity
 
@@ -54,6 +54,13 @@ class Plan:
     settings: Settings
     overrides: list[str]
     config_dirs: list[str] = field(default_factory=list)
+    target: float | None = None
+    """Compute on `compute` to forecast at."""
+    max_gpu_hours: float | None = None
+    race: Race = field(default_factory=Race)
+    search: Search = field(default_factory=Search)
+    space: Space | None = None
+    """What an adaptive sweep chooses from; its `runs` are those asked for so far."""
 
     def rows(self) -> list[dict[str, Any]]:
         """The runs as a manifest keeps them."""
@@ -80,7 +87,7 @@ def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] =
     of_sweep = [item for item in overrides if item.lstrip("+~").startswith("sweep.")]
     of_run = [item for item in overrides if item not in of_sweep]
     sweep = composer.sweep(name, of_sweep)
-    expander = _Expander(composer, sweep, [*sweep.set, *of_run])
+    expander = Space(composer, sweep, [*sweep.set, *of_run])
     pairs = itertools.product(expander.combinations, sweep.seeds)
     runs = _unique(expander.run(combination, seed) for combination, seed in pairs)
     if not runs:
@@ -97,6 +104,11 @@ def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] =
         settings=expander.settings,
         overrides=list(overrides),
         config_dirs=[str(folder) for folder in config_dirs],
+        target=sweep.target,
+        max_gpu_hours=sweep.max_gpu_hours,
+        race=sweep.race,
+        search=sweep.search,
+        space=expander if sweep.strategy == "adaptive" else None,
     )
 
 
@@ -123,8 +135,8 @@ def _planned(settings: Settings, label: str, choices: dict[str, str]) -> Planned
     return PlannedRun(run_id_of(resolved), label, choices, config.seed, config, resolved)
 
 
-class _Expander:
-    """Expands one sweep over one set of overrides."""
+class Space:
+    """What one sweep varies, over one base, and the runs that come of it."""
 
     def __init__(self, composer: Composer, sweep: Sweep, overrides: list[str]) -> None:
         self._composer, self._sweep, self._overrides = composer, sweep, overrides
@@ -139,7 +151,10 @@ class _Expander:
         self.settings = schema(Settings, self.base.config)
         self._keys = [key for axis in sweep.axes for key in axis.split(",")]
         self._check_axes()
-        self.combinations = [combo for combo in self._expand() if self._kept(combo)]
+        self.seeds = list(sweep.seeds)
+        self.options = {axis: self._options(axis) for axis in sweep.axes}
+        """Axis to the combinations that its choices are."""
+        self.combinations = [combo for combo in self._expand() if self.kept(combo)]
 
     def run(self, combination: Combination, seed: int) -> PlannedRun:
         """The run that a combination of choices and a seed stand for."""
@@ -174,21 +189,56 @@ class _Expander:
             self._bases[recipe] = self._composer.base([*others, f"recipe={recipe}"])
         return self._bases[recipe]
 
+    def varies(self, axis: str, parts: Mapping[str, Combination]) -> bool:
+        """Whether `axis` is varied where the other axes are at `parts`."""
+        condition = self._sweep.when.get(axis)
+        if condition is None:
+            return True
+        others = _joined(part for other, part in parts.items() if other != axis)
+        return _matches(self.choices(others, self._base_of(others)), condition)
+
+    def combine(self, parts: Mapping[str, Combination]) -> Combination:
+        """A choice on each axis as one combination, without the axes that are not varied there."""
+        return _joined(part for axis, part in parts.items() if self.varies(axis, parts))
+
+    def parts(self, choices: Mapping[str, str]) -> dict[str, Combination] | None:
+        """The options, on the axes varied there, that a run's `choices` are; None outside."""
+        found = {
+            axis: part
+            for axis, options in self.options.items()
+            for part in options
+            if all(choices.get(key) == _text(value) for key, value in part.items())
+        }
+        found = {axis: part for axis, part in found.items() if self.varies(axis, found)}
+        needed = [axis for axis in self.options if self.varies(axis, found)]
+        return found if all(axis in found for axis in needed) else None
+
     def _expand(self) -> Iterator[Combination]:
-        options = {axis: self._options(axis) for axis in self._sweep.axes}
         if self._sweep.strategy == "grid":
-            for product in itertools.product(*options.values()):
-                yield {key: value for part in product for key, value in part.items()}
+            for product in itertools.product(*self.options.values()):
+                yield self.combine(dict(zip(self.options, product, strict=True)))
+            return
+        yield {}
+        if self._sweep.strategy == "adaptive":
             return
         base = self.choices({}, self.base)
-        yield {}
-        for parts in options.values():
+        for axis, parts in self.options.items():
             for part in parts:
-                if any(_text(value) != base[key] for key, value in part.items()):
+                changes = any(_text(value) != base[key] for key, value in part.items())
+                if changes and self.varies(axis, {axis: part}):
                     yield part
 
     def _options(self, axis: str) -> list[Combination]:
         """The choices of one axis, or of several that move together."""
+        found = self._listed(axis)
+        if self._sweep.strategy == "adaptive":  # the base is one of what there is to choose from
+            choices = self.choices({}, self.base)
+            base = {key: choices[key] for key in axis.split(",")}
+            known = [{key: _text(value) for key, value in part.items()} for part in found]
+            return found if base in known else [base, *found]
+        return found
+
+    def _listed(self, axis: str) -> list[Combination]:
         keys = axis.split(",")
         choices = self._sweep.axes[axis]
         if choices is None:
@@ -216,6 +266,7 @@ class _Expander:
         for axis, choices in self._sweep.axes.items():
             if choices is None and axis not in AXES:
                 raise ConfigError(f"sweep.axes.{axis}", None, "a list of choices")
+        self._check_conditions()
         if self._sweep.strategy != "grid":
             return
         given = {str(item.key_or_group) for item in parse(self._overrides)} & set(self._keys)
@@ -224,17 +275,21 @@ class _Expander:
             allowed = f"sweep.axes.{key}=[...], since the sweep varies it"
             raise ConfigError(key, "an override of an axis of the grid", allowed)
 
-    def _kept(self, combination: Combination) -> bool:
+    def _check_conditions(self) -> None:
+        sweep, known = self._sweep, self.choices({}, self.base)
+        fields = {"sweep.where, sweep.exclude": [*sweep.where, *sweep.exclude]}
+        for named, conditions in {**fields, "sweep.when": [*sweep.when.values()]}.items():
+            unknown = sorted({key for condition in conditions for key in condition} - set(known))
+            if unknown:
+                raise ConfigError(named, unknown[0], " | ".join(known))
+
+    def kept(self, combination: Combination) -> bool:
+        """Whether `where` and `exclude` keep it."""
         # Conditions are about what differs from the base, so the base itself always stays.
         if not combination and self._sweep.strategy != "grid":
             return True
         choices = self.choices(combination, self._base_of(combination))
         sweep = self._sweep
-        for condition in [*sweep.where, *sweep.exclude]:
-            unknown = set(condition) - set(choices)
-            if unknown:
-                allowed = " | ".join(choices)
-                raise ConfigError("sweep.where, sweep.exclude", sorted(unknown)[0], allowed)
         wanted = not sweep.where or any(_matches(choices, item) for item in sweep.where)
         return wanted and not any(_matches(choices, item) for item in sweep.exclude)
 
@@ -244,6 +299,10 @@ def _matches(choices: Mapping[str, str], condition: Mapping[str, Any]) -> bool:
         return {_text(item) for item in (wanted if isinstance(wanted, list) else [wanted])}
 
     return all(choices[axis] in allowed(wanted) for axis, wanted in condition.items())
+
+
+def _joined(parts: Iterable[Combination]) -> Combination:
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def _text(choice: object) -> str:
