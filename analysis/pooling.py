@@ -121,7 +121,7 @@ def lend(
     said = f"forecasts from the first half are off by {pooled:.4f} pooled, {alone:.4f} alone"
     if not pooled < alone:
         return None, f"not pooled: {said}"
-    return _redraw(recipes, rng), f"pooled, a prior learned from {len(recipes)} recipes: {said}"
+    return redraw(recipes, rng), f"pooled, a prior learned from {len(recipes)} recipes: {said}"
 
 
 def _trial(points: Sequence[Points], rng: np.random.Generator) -> tuple[float, float]:
@@ -131,7 +131,7 @@ def _trial(points: Sequence[Points], rng: np.random.Generator) -> tuple[float, f
     if len(kept) < FEWEST:
         return np.inf, np.inf
     alone = [draw(h, rng) for _, h in kept]
-    shared = _redraw([(h, d) for (_, h), d in zip(kept, alone, strict=True)], rng)
+    shared = redraw([(h, d) for (_, h), d in zip(kept, alone, strict=True)], rng)
 
     def error(draws: Sequence[Draws]) -> float:
         misses = []
@@ -143,14 +143,16 @@ def _trial(points: Sequence[Points], rng: np.random.Generator) -> tuple[float, f
     return error(alone), error(shared)
 
 
-def _redraw(recipes: Sequence[tuple[Points, Draws]], rng: np.random.Generator) -> list[Draws]:
+def redraw(
+    recipes: Sequence[tuple[Points, Draws]], rng: np.random.Generator, enough: float = ENOUGH
+) -> list[Draws]:
     """Draws under the shared prior: the ones had, weighted, where enough of them would count."""
     shared = learn(recipes)
     found = []
     for p, d in recipes:
         log_w = shared.log_ratio(p, d.A, np.log(d.B), np.log(d.C_mid), d.R0)
         w = np.exp(log_w - log_w.max())
-        if w.sum() ** 2 / (w**2).sum() > ENOUGH * len(w):
+        if w.sum() ** 2 / (w**2).sum() > enough * len(w):
             found.append(d.take(resample(w, len(w), rng)))
         else:
             found.append(draw(p, rng, prior=partial(shared.log_ratio, p)))

@@ -171,6 +171,7 @@ def _verify(parser: argparse.ArgumentParser) -> None:
 COMMANDS = {
     "plan": Command("the runs a sweep would make, what each costs, what exists", _sweep_overrides),
     "launch": Command("submit what is missing", _launch),
+    "race": Command("advance the runs worth advancing, stop those that cannot win", _launch),
     "status": Command("state, progress and health of runs", _some),
     "logs": Command("what runs printed", _logs),
     "cancel": Command("stop runs: they save, and stay stopped until `retry`", _cancel),

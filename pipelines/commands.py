@@ -6,7 +6,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pipelines import display
@@ -23,20 +22,41 @@ if TYPE_CHECKING:
 
 def plan(arguments: Namespace) -> int:
     """Prints the runs a sweep would make."""
+    from pipelines.costs import costs as price
+    from pipelines.costs import spending
     from pipelines.ledger import Ledger
     from pipelines.plan import plan as make
     from pipelines.status import statuses
 
     made = make(arguments.sweep, arguments.overrides, arguments.config_dir)
     ledger = Ledger(made.settings.root)
+    made = _known(made, ledger)
     rows = statuses(ledger, made.rows())
-    costs = _costs(made, rows)
+    costs = price(made, rows)
+    stopped = {row.run_id for row in rows if row.state == "stopped"}
+    spent = [spending(made, rows, stopped, axis) for axis in (made.compute, "gpu_hours")]
+    ceiling, hours = made.max_gpu_hours, spent[-1]
+    status = int(ceiling is not None and hours.spent + (hours.remaining or 0.0) > ceiling)
     if arguments.json:
         runs = [{**row.document(), "cost": cost} for row, cost in zip(rows, costs, strict=True)]
-        display.emit({"sweep": made.sweep, "strategy": made.strategy, "runs": runs})
-        return 0
+        found = {"spending": [asdict(item) for item in spent], "max_gpu_hours": made.max_gpu_hours}
+        display.emit({"sweep": made.sweep, "strategy": made.strategy, "runs": runs, **found})
+        return status
     _print_plan(made, rows, costs)
-    return 0
+    for item in spent:
+        display.say(item.line())
+    if status:
+        display.say(f"This is over the ceiling, sweep.max_gpu_hours={made.max_gpu_hours:g}.")
+    return status
+
+
+def _known(made: Plan, ledger: Ledger) -> Plan:
+    """The plan, with what an adaptive sweep has asked for so far."""
+    if made.space is None:
+        return made
+    from pipelines.search import known
+
+    return known(made, ledger)
 
 
 def launch(arguments: Namespace) -> int:
@@ -45,7 +65,24 @@ def launch(arguments: Namespace) -> int:
     from pipelines.plan import plan as make
 
     made = make(arguments.sweep, arguments.overrides, arguments.config_dir)
-    return _submit(arguments, Ledger(made.settings.root), [(made, None)])
+    ledger = Ledger(made.settings.root)
+    if made.space:
+        return _search(arguments, made, ledger)
+    return _submit(arguments, ledger, [(made, None)])
+
+
+def _search(arguments: Namespace, made: Plan, ledger: Ledger) -> int:
+    from pipelines.search import advance, follow
+
+    if arguments.follow:
+        made, done = follow(made, ledger)
+        _show_status(ledger, made.sweep, made.rows(), as_json=arguments.json)
+        return 0 if done else 1
+    _, report = advance(made, ledger)
+    display.note(report.line())
+    if arguments.json:
+        display.emit(report.document())
+    return 0
 
 
 def retry(arguments: Namespace) -> int:
@@ -56,7 +93,8 @@ def retry(arguments: Namespace) -> int:
         from pipelines.plan import plan as make
 
         made = make(arguments.name, arguments.overrides, arguments.config_dir)
-        return _submit(arguments, Ledger(made.settings.root), [(made, None)], retry=True)
+        ledger = Ledger(made.settings.root)
+        return _submit(arguments, ledger, [(_known(made, ledger), None)], retry=True)
     from pipelines.retry import launched
 
     ledger = Ledger(arguments.root)
@@ -98,6 +136,24 @@ def _train(
     report = submit(made, ledger, retry=retry)
     display.note(report.line())
     return report, wait and follow(made, ledger)
+
+
+def race(arguments: Namespace) -> int:
+    """Advances the runs of a sweep that may still win, and stops the others."""
+    from pipelines import race as racing
+    from pipelines.ledger import Ledger
+    from pipelines.plan import plan as make
+
+    made = make(arguments.sweep, arguments.overrides, arguments.config_dir)
+    step = racing.follow if arguments.follow else racing.advance
+    report = step(made, Ledger(made.settings.root))
+    if arguments.json:
+        display.emit(report.document())
+        return 0
+    display.table(*racing.table(report))
+    for line in racing.summary(report):
+        display.say(line)
+    return 0
 
 
 def status(arguments: Namespace) -> int:
@@ -382,24 +438,6 @@ def _print_ranking(analysis: Analysis) -> None:
     for verdict in analysis.verdicts:
         told = f"{verdict.axis}={verdict.choice}: {verdict.verdict}"
         display.say(f"{told}. {verdict.evidence}".rstrip())
-
-
-def _costs(made: Plan, rows: Sequence[RunStatus]) -> list[dict[str, float | None]]:
-    """What each run would cost to its budget; hours as far as throughput was measured here."""
-    from recipes.meter import estimate
-
-    rates = [
-        row.compute["gpu_hours"] / row.compute["flops"]
-        for row in rows
-        if row.compute.get("flops") and row.compute.get("gpu_hours")
-    ]
-    costs: list[dict[str, float | None]] = []
-    for run in made.runs:
-        cost: dict[str, float | None] = dict(estimate(run.config))
-        flops = cost.get("flops")
-        cost["gpu_hours"] = median(rates) * flops if rates and flops else None
-        costs.append(cost)
-    return costs
 
 
 def _print_plan(made: Plan, rows: Sequence[RunStatus], costs: Sequence[dict[str, Any]]) -> None:

@@ -142,10 +142,11 @@ class Race:
     """When a race judges the runs, and whom it stops (`analysis.racing`)."""
 
     rungs: list[float] = field(default_factory=lambda: [0.25, 0.35, 0.5, 0.7, 1.0])
-    """Shares of the budget at which the runs still in are judged, ascending; the last is 1."""
-    threshold: float = 0.1
+    """Shares of the budget at which the runs still in are judged, ascending; the last is 1. With
+    ten evaluations at the first, a race chooses as well as the full grid (docs/racing.md)."""
+    threshold: float = 0.05
     """A recipe less likely than this to be the best, or within `margin` of it, is stopped."""
-    margin: float = 0.01
+    margin: float = 0.0
 
     def __post_init__(self) -> None:
         steps = self.rungs
@@ -195,7 +196,7 @@ class Sweep:
     compute: str = "flops"
     """The compute axis its curves are judged on."""
     target: float | None = None
-    """Compute, on that axis, at which a race and a search forecast; null: they go by the ceilings."""
+    """Compute, on that axis, at which a race and a search forecast; null: they go by ceilings."""
     when: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Axis to a condition (axis: choice, or list of choices) without which it is not varied."""
     max_gpu_hours: float | None = None

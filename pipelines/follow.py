@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from time import sleep
 from types import TracebackType
 
@@ -37,10 +37,10 @@ def follow(plan: Plan, ledger: Ledger) -> bool:
         Whether all runs completed.
     """
     cluster = plan.settings.cluster
-    with Bars() if sys.stderr.isatty() else nullcontext(Lines()) as view:
+    with view() as shown:
         while True:
             rows = statuses(ledger, plan.rows())
-            view.show(rows)
+            shown.show(rows)
             again = any(row.state == "planned" and row.fruitless < PATIENCE for row in rows)
             if not again and not any(row.state in WAITED_FOR for row in rows):
                 return all(row.state == "completed" for row in rows)
@@ -49,6 +49,11 @@ def follow(plan: Plan, ledger: Ledger) -> bool:
             elif cluster.kind == "local":
                 submit.top_up(ledger, cluster)
             sleep(INTERVAL_S[cluster.kind])
+
+
+def view() -> AbstractContextManager[Bars | Lines]:
+    """What progress is shown with: bars on a terminal, lines on a pipe."""
+    return Bars() if sys.stderr.isatty() else nullcontext(Lines())
 
 
 class Lines:
@@ -66,6 +71,10 @@ class Lines:
                 text = f"{row.run_id}  {row.label}  {row.state}  {row.progress:.0%}{_outcome(row)}"
                 sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+    def say(self, line: str) -> None:
+        """Writes a line."""
+        sys.stderr.write(line + "\n")
 
 
 class Bars:
@@ -93,6 +102,10 @@ class Bars:
         trace: TracebackType | None,
     ) -> None:
         self._progress.stop()
+
+    def say(self, line: str) -> None:
+        """Writes a line above the bars."""
+        self._progress.console.print(line, markup=False, highlight=False)
 
     def show(self, rows: Sequence[RunStatus]) -> None:
         """Moves the bars."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from pipelines.plan import Plan, PlannedRun
 from pipelines.redact import redacted
 from pipelines.snapshot import Snapshot
 from pipelines.status import RunStatus, statuses
-from recipes.config import ConfigError
+from recipes.config import Budget, ConfigError
 
 VERSIONS = ("shortlist", "torch", "transformers", "trl", "mlflow", "numpy", "submitit")
 PRIVATE = 0o700
@@ -57,7 +58,12 @@ class LaunchReport:
 
 
 def launch(
-    plan: Plan, ledger: Ledger, *, retry: bool = False, only: Container[str] | None = None
+    plan: Plan,
+    ledger: Ledger,
+    *,
+    retry: bool = False,
+    only: Container[str] | None = None,
+    shares: Mapping[str, float] | None = None,
 ) -> LaunchReport:
     """Submits the runs of `plan` that are neither done nor under way; safe to call at any time.
 
@@ -66,6 +72,7 @@ def launch(
         ledger: What there is.
         retry: Whether runs that failed or were stopped are submitted again too.
         only: The runs that may be submitted; None: any.
+        shares: Run to the share of its budget that it may spend for now; others are left alone.
 
     Raises:
         ServiceError: The root cannot be written, or the tracking store or scheduler is out of
@@ -73,19 +80,20 @@ def launch(
     """
     with _writable(ledger), files.locked(ledger.launch_lock):
         jobs = Jobs(ledger)
-        states = {run.run_id: _state(jobs, ledger, run) for run in plan.runs}
+        runs = plan.runs if shares is None else _limited(plan.runs, shares)
+        states = {run.run_id: _state(jobs, ledger, run) for run in runs}
         cluster = plan.settings.cluster
         if "unknown" in states.values() or not (cluster.kind == "local" or jobs.slurm_answers):
             raise ServiceError("cluster: Slurm does not answer (squeue); nothing was submitted")
         wanted = ("planned", "failed", "stopped") if retry else ("planned",)
-        todo = [run for run in plan.runs if states[run.run_id] in wanted]
+        todo = [run for run in runs if states[run.run_id] in wanted]
         todo = [run for run in todo if only is None or run.run_id in only]
         request = prepare(ledger, plan.settings, todo) if todo else {}
         request |= {"launch": uuid4().hex[:8]} if cluster.kind == "slurm" else {}
         request |= {"retry": True} if retry else {}
         code = snapshot.take(ledger)
         report = LaunchReport(plan.sweep, states, [run.run_id for run in todo])
-        report.notes.extend(_notes(ledger, plan, jobs, states, code, retry=retry))
+        report.notes.extend(_notes(ledger, runs, jobs, states, code, retry=retry))
         for run in todo:
             write_request(ledger, plan.sweep, run, {**request, **_names(code)})
         _write_manifest(ledger, plan, code)
@@ -110,6 +118,25 @@ def _submit(
             f"cluster: the queue takes no more of your jobs now; {len(left)} runs are left: "
             "launch again later, or with --follow"
         )
+
+
+def _limited(runs: Sequence[PlannedRun], shares: Mapping[str, float]) -> list[PlannedRun]:
+    """Those of the runs that have a share, with that much of their budget."""
+    return [
+        replace(run, config=replace(run.config, budget=part(run.config.budget, shares[run.run_id])))
+        for run in runs
+        if run.run_id in shares
+    ]
+
+
+def part(budget: Budget, share: float) -> Budget:
+    """A share of a budget; of one in steps, up to the next evaluation."""
+    if share >= 1:
+        return budget
+    amount = budget.amount * share
+    if budget.axis == "steps":
+        amount = min(budget.amount, math.ceil(amount / budget.eval_every) * budget.eval_every)
+    return replace(budget, amount=amount)
 
 
 def train_here(
@@ -212,14 +239,14 @@ def _state(jobs: Jobs, ledger: Ledger, run: PlannedRun) -> str:
 
 def _notes(
     ledger: Ledger,
-    plan: Plan,
+    runs: Sequence[PlannedRun],
     jobs: Jobs,
     states: Mapping[str, str],
     code: Snapshot,
     *,
     retry: bool,
 ) -> Iterator[str]:
-    for run in plan.runs:
+    for run in runs:
         trouble = _trouble(jobs, ledger, run) if states[run.run_id] == "pending" else None
         if trouble:
             yield f"run {run.run_id} ({run.label}): {trouble}"

@@ -129,6 +129,10 @@ class SweepFiles:
         self.folder = folder
         self.manifest_file = folder / "manifest.json"
         self.ranking = folder / "ranking.json"
+        self.study = folder / "study.log"
+        """Optuna's journal of an adaptive sweep."""
+        self.pass_lock = folder / "pass.lock"
+        """Held while a race or a search decides."""
 
     def manifest(self) -> Record | None:
         """What was launched under this name, or None.

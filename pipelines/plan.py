@@ -151,7 +151,7 @@ class Space:
         self.settings = schema(Settings, self.base.config)
         self._keys = [key for axis in sweep.axes for key in axis.split(",")]
         self._check_axes()
-        self.seeds = list(sweep.seeds)
+        self.seeds, self.conditional = list(sweep.seeds), set(sweep.when)
         self.options = {axis: self._options(axis) for axis in sweep.axes}
         """Axis to the combinations that its choices are."""
         self.combinations = [combo for combo in self._expand() if self.kept(combo)]

@@ -1,7 +1,8 @@
 """Stands in for ``recipes/train.py``: the same points, checkpoints and resumes, without training.
 
 What it does is told by words in a file ``behave`` in the folder of all runs: ``fail``, ``slow``
-(0.1 s a step), ``kill STEP`` (it kills itself there, unless it was resumed).
+(0.1 s a step), ``kill STEP`` (it kills itself there, unless it was resumed), ``spread`` (the curve
+levels off at 1000 times the learning rate), ``collapse LR`` (the run with it does from step 12 on).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,8 +40,10 @@ def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> Run
     saved = run_dir / "fake-checkpoint.json"
     step = json.loads(saved.read_text())["step"] if saved.exists() else 0
     resumed = step > 0
+
+    rate = partial(_rate, words, config.optimizer.lr)
     if step == 0:
-        _evaluate(sink, 0)
+        _evaluate(sink, 0, rate(0))
     if "fail" in words:
         raise ValueError("the loss became a pumpkin")
     while step < config.budget.amount:
@@ -50,29 +54,31 @@ def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> Run
             os.kill(os.getpid(), signal.SIGKILL)
         stop = sink.should_stop()
         if step % config.budget.eval_every == 0 or step == config.budget.amount:
-            _evaluate(sink, step)
+            _evaluate(sink, step, rate(step))
         if step % config.budget.eval_every == 0 or stop:
             aside = saved.with_suffix(".new")
             aside.write_text(json.dumps({"step": step, "code": VERSION}))
             aside.replace(saved)
             sink.event("checkpoint", step=step, code=VERSION)
         if stop:
-            return _result("interrupted", step)
-    return _result("completed", step)
+            return _result("interrupted", step, rate(step))
+    return _result("completed", step, rate(step))
 
 
-def _evaluate(sink: Sink, step: int) -> None:
-    metrics = {"eval/pass_rate": _rate(step), "eval/pass_rate_stderr": 0.01}
+def _rate(words: list[str], lr: float, step: int) -> float:
+    if "collapse" in words and lr == float(words[words.index("collapse") + 1]) and step >= 12:
+        return 0.1
+    return 0.2 + (1000 * lr - 0.2 if "spread" in words else 0.6) * step / (step + 20)
+
+
+def _evaluate(sink: Sink, step: int, rate: float) -> None:
+    metrics = {"eval/pass_rate": rate, "eval/pass_rate_stderr": 0.01}
     sink.point(step, _compute(step), {**metrics, "eval/truncation_rate": 0.0})
-
-
-def _rate(step: int) -> float:
-    return 0.2 + 0.6 * step / (step + 20)
 
 
 def _compute(step: int) -> dict[str, float]:
     return {"steps": step, "tokens": 10.0 * step, "flops": 1e6 * step, "gpu_hours": step / 3600}
 
 
-def _result(status: str, step: int) -> RunResult:
-    return RunResult(status, step, _compute(step), _rate(step), 0.01, 0.0)
+def _result(status: str, step: int, rate: float) -> RunResult:
+    return RunResult(status, step, _compute(step), rate, 0.01, 0.0)

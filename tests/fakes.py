@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pipelines import job, lane
 from pipelines.config import Cluster, Settings, Tracking
+from pipelines.ledger import Ledger
 from pipelines.plan import Plan, PlannedRun, run_id_of
 from recipes.config import Batch, Budget, Loss, Model, RunConfig, Task
 
@@ -66,6 +70,26 @@ def eval_points(points: Sequence[dict[str, Any]]) -> list[tuple[int, float, floa
         for point in points
         if "eval/pass_rate" in point["metrics"]
     ]
+
+
+def behave(ledger: Ledger, words: str) -> None:
+    """Tells `tests.fake_training` what to do."""
+    ledger.runs.mkdir(exist_ok=True)
+    (ledger.runs / "behave").write_text(words)
+
+
+def train_waiting(ledger: Ledger) -> None:
+    """What the local lanes would do, here."""
+    for run in lane.pending(ledger):
+        taken = job.claim(run)
+        assert taken is not None
+        try:
+            with suppress(ValueError):  # as `fake_training` fails
+                job.train(ledger, taken)
+        finally:
+            os.close(taken.lock)
+    for path in ledger.lanes.glob("*.lock"):
+        os.utime(path, (0, 0))
 
 
 FAKE_MODULES = {

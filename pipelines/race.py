@@ -1,0 +1,348 @@
+"""A race, one pass at a time: the runs go up rung by rung, and those that cannot win are stopped.
+
+A pass reads where the runs are, and acts once all of them have come to their rung: what may still
+win (`analysis.racing`) has its budget raised to the next rung, and goes on from its checkpoint; the
+rest is stopped, and stays so unless a later pass finds it likelier. Nothing is kept between passes
+but the runs' own events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from time import sleep
+from typing import Any
+
+from analysis.racing import Rule, Standing, judge
+from pipelines import cancel, files, submit
+from pipelines.costs import Spending, costs, spending, whole
+from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, view
+from pipelines.launch import launch, part
+from pipelines.ledger import Ledger
+from pipelines.plan import Plan
+from pipelines.rank import curves_of
+from pipelines.status import RunStatus, statuses
+
+BY = "race"
+"""Who stopped a run, in its events."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One run of a race."""
+
+    row: RunStatus
+    asked: float
+    """Share of its budget that it may spend so far; 0 before its first rung."""
+    stopped_by: str | None = None
+    """``race``, or ``person``."""
+    why: str | None = None
+
+    @property
+    def out(self) -> bool:
+        """Whether no race starts it again."""
+        return self.stopped_by == "person" or self.row.state == "failed" or self._hopeless
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is on its way to a rung."""
+        return self.row.state in WAITED_FOR
+
+    @property
+    def missing(self) -> bool:
+        """Whether it was never started, or its process died before it came to its rung."""
+        short = self.row.progress < self.asked or self.asked == 0
+        return self.row.state == "planned" and short and not self._hopeless
+
+    @property
+    def _hopeless(self) -> bool:
+        return self.row.state == "planned" and self.row.fruitless >= PATIENCE
+
+
+@dataclass
+class Entry:
+    """A recipe in a race, all its seeds together."""
+
+    label: str
+    runners: list[Runner]
+    standing: Standing | None = None
+
+    @property
+    def unfinished(self) -> list[Runner]:
+        """Its runs that more compute could be spent on."""
+        return [r for r in self.runners if not r.out and r.row.state != "completed"]
+
+    @property
+    def chance(self) -> float:
+        """Of being the best; -1 where that is not known."""
+        known = None if self.standing is None else self.standing.chance
+        return -1.0 if known is None else known
+
+    @property
+    def why(self) -> str:
+        """Why it is stopped, or nothing."""
+        return next((r.why for r in self.runners if r.stopped_by and r.why), "")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a pass found and did."""
+
+    plan: Plan
+    entries: list[Entry]
+    over: bool
+    """Whether nothing is left to do."""
+    spending: list[Spending]
+    """On the sweep's compute axis, and in GPU-hours."""
+    stopped: dict[str, str] = field(default_factory=dict)
+    """Recipes this pass stopped, and why."""
+    continued: list[str] = field(default_factory=list)
+    """Recipes this pass started, revived or had go on."""
+    notes: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """The report as JSON."""
+        return {
+            "sweep": self.plan.sweep,
+            "target": self.plan.target,
+            "over": self.over,
+            "recipes": [_document(entry) for entry in self.entries],
+            "spending": [asdict(item) for item in self.spending],
+            "stopped": self.stopped,
+            "continued": self.continued,
+            "notes": self.notes,
+        }
+
+
+def advance(plan: Plan, ledger: Ledger) -> Report:
+    """One pass of the race of `plan`; safe to call at any time, also twice at once.
+
+    Raises:
+        ServiceError: The root, the tracking store or Slurm is out of reach.
+        CurveError: A curve that cannot be read.
+    """
+    sweep = ledger.sweep(plan.sweep)
+    sweep.folder.mkdir(parents=True, exist_ok=True)
+    with files.locked(sweep.pass_lock):
+        if plan.space:
+            from pipelines.search import extend
+
+            plan = extend(plan, ledger)
+        entries = _entries(plan, ledger)
+        shares, stopped, notes = _decide(plan, ledger, entries)
+        _stop(ledger, entries, stopped)
+        if shares:
+            launch(plan, ledger, retry=True, shares=shares)
+        elif plan.settings.cluster.kind == "local":
+            submit.top_up(ledger, plan.settings.cluster)
+    continued = [e.label for e in entries if any(r.row.run_id in shares for r in e.runners)]
+    judged = {e.label: e.standing for e in entries}
+    entries = [replace(e, standing=judged[e.label]) for e in _entries(plan, ledger)]
+    busy = shares or any(r.busy for e in entries for r in e.runners)
+    return Report(plan, entries, not busy, _spending(plan, entries), stopped, continued, notes)
+
+
+def follow(plan: Plan, ledger: Ledger) -> Report:
+    """Repeats the pass until the race is over, and shows what becomes of the runs."""
+    with view() as shown:
+        while True:
+            report = advance(plan, ledger)
+            shown.show([r.row for entry in report.entries for r in entry.runners])
+            for line in news(report):
+                shown.say(line)
+            if report.over:
+                return report
+            sleep(INTERVAL_S[plan.settings.cluster.kind])
+
+
+def news(report: Report) -> Iterator[str]:
+    """What a pass did, a line each."""
+    for label, why in report.stopped.items():
+        yield f"stopped {label}: {why}"
+    if report.continued:
+        yield f"goes on: {', '.join(report.continued)}"
+    yield from report.notes
+
+
+def table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Headers and lines of a table of the recipes, the likeliest first."""
+    headers = ["recipe", "state", "done", "chance", "forecast", "95%", "why stopped"]
+    lines = []
+    for entry in sorted(report.entries, key=lambda e: -e.chance):
+        forecast = entry.standing.forecast if entry.standing else None
+        done = " ".join(f"{r.row.progress:.0%}" for r in entry.runners)
+        states = " ".join(dict.fromkeys(r.row.state for r in entry.runners))
+        told = ["-", "-"]
+        if forecast:
+            told = [f"{forecast.middle:.3f}", "{:.3f} to {:.3f}".format(*forecast.interval)]
+        chance = f"{entry.chance:.1%}" if entry.chance >= 0 else "-"
+        lines.append([entry.label, states, done, chance, *told, entry.why])
+    return headers, lines
+
+
+def summary(report: Report) -> Iterator[str]:
+    """What the pass did, what it cost, and whether the race is over."""
+    yield from news(report)
+    yield from (item.line() for item in report.spending)
+    if report.over:
+        name = report.plan.sweep
+        yield f"The race is over: `shortlist rank {name}` judges it."
+
+
+def _entries(plan: Plan, ledger: Ledger) -> list[Entry]:
+    entries: dict[str, Entry] = {}
+    for row in statuses(ledger, plan.rows()):
+        entry = entries.setdefault(row.label, Entry(row.label, []))
+        entry.runners.append(_runner(ledger, row))
+    return list(entries.values())
+
+
+def _runner(ledger: Ledger, row: RunStatus) -> Runner:
+    history = ledger.run(row.run_id).history()
+    budget, last = history.budget, history.last
+    same = budget is not None and budget.axis == row.budget.axis
+    asked = min(1.0, budget.amount / row.budget.amount) if budget and same else 0.0
+    if row.state != "stopped" or last is None:
+        return Runner(row, asked)
+    return Runner(row, asked, last.get("by", "person"), last.get("why"))
+
+
+def _decide(
+    plan: Plan, ledger: Ledger, entries: Sequence[Entry]
+) -> tuple[dict[str, float], dict[str, str], list[str]]:
+    """Run to the share of its budget it may now spend; recipe to why it is stopped; and notes."""
+    first = plan.race.rungs[0]
+    runners = [r for e in entries for r in e.runners]
+    shares = {r.row.run_id: r.asked or first for r in runners if r.missing}
+    stopped = {
+        e.label: f"unstable: {r.row.problems[0]}"
+        for e in entries
+        for r in e.runners
+        if r.row.problems and r.row.state == "running"
+    }
+    if not shares and not any(r.busy for r in runners):
+        shares, stopped = _judged(plan, ledger, entries)
+    return _within_ceiling(plan, entries, shares, stopped)
+
+
+def _judged(
+    plan: Plan, ledger: Ledger, entries: Sequence[Entry]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Who goes on to which share, and who is stopped and why, with every run at its rung."""
+    manifest = {
+        "runs": plan.rows(),
+        "varied": plan.varied,
+        "tracking": asdict(plan.settings.tracking),
+    }
+    curves = curves_of(ledger, manifest, plan.compute)
+    seeds = {e.label: [c for c in curves if c.run == e.label] for e in entries}
+    rule = Rule(plan.target, plan.race.threshold, plan.race.margin)
+    found = judge([c for c in seeds.values() if c], rule)
+    standings = {s.run: s for s in found}
+    shares: dict[str, float] = {}
+    stopped: dict[str, str] = {}
+    for entry in entries:
+        entry.standing = standings.get(entry.label)
+        if entry.standing is None or not entry.unfinished:
+            continue
+        if entry.standing.goes_on:
+            shares |= {r.row.run_id: _next(plan, r) for r in entry.unfinished}
+        elif any(r.stopped_by is None for r in entry.unfinished):
+            stopped[entry.label] = _reason(entry.standing, plan)
+    return shares, stopped
+
+
+def _next(plan: Plan, runner: Runner) -> float:
+    """The first rung beyond what the run has spent."""
+    budget = runner.row.budget
+    amounts = {share: part(budget, share).amount for share in plan.race.rungs}
+    spent = runner.row.compute.get(budget.axis, 0.0)
+    return next((share for share, amount in amounts.items() if amount > spent), 1.0)
+
+
+def _reason(standing: Standing, plan: Plan) -> str:
+    if standing.problems:
+        return f"unstable: {standing.problems[0]}"
+    close = f" or within {plan.race.margin:g} of it" if plan.race.margin else ""
+    return (
+        f"a chance of {standing.chance:.1%} of being the best{close}, below "
+        f"{plan.race.threshold:.0%}"
+    )
+
+
+def _within_ceiling(
+    plan: Plan, entries: Sequence[Entry], shares: dict[str, float], stopped: dict[str, str]
+) -> tuple[dict[str, float], dict[str, str], list[str]]:
+    """Leaves out what the ceiling of GPU-hours cannot pay for, the likeliest recipes first served.
+
+    Before there is any throughput to go by, one run is started alone to measure it.
+    """
+    ceiling = plan.max_gpu_hours
+    if ceiling is None:
+        return shares, stopped, []
+    rows = [r.row for e in entries for r in e.runners]
+    spent = sum(row.compute.get("gpu_hours", 0.0) for row in rows)
+    prices = dict(zip([row.run_id for row in rows], costs(plan, rows), strict=True))
+    if spent >= ceiling:
+        said = f"the ceiling of {ceiling:g} GPU-hours is reached: {spent:.3g} spent"
+        busy = {e.label: said for e in entries if any(r.busy for r in e.runners)}
+        return {}, {**stopped, **busy}, [said]
+    left = (
+        ceiling
+        - spent
+        - sum(_price(r, r.asked, prices) or 0.0 for e in entries for r in e.runners if r.busy)
+    )
+    kept: dict[str, float] = {}
+    ordered = sorted(entries, key=lambda e: -e.chance)
+    for runner in (r for e in ordered for r in e.runners if r.row.run_id in shares):
+        share = shares[runner.row.run_id]
+        price = _price(runner, share, prices)
+        if price is None:
+            alone = not kept and not any(r.busy for e in entries for r in e.runners)
+            return kept or ({runner.row.run_id: share} if alone else {}), stopped, []
+        if price <= left:
+            kept[runner.row.run_id], left = share, left - price
+    dropped = len(shares) - len(kept)
+    said = f"the ceiling of {ceiling:g} GPU-hours leaves {dropped} runs where they are"
+    return kept, stopped, [said] if dropped else []
+
+
+def _price(
+    runner: Runner, share: float, prices: dict[str, dict[str, float | None]]
+) -> float | None:
+    """GPU-hours from where a run is to a share of its budget."""
+    full = whole(runner.row, prices[runner.row.run_id], "gpu_hours")
+    return None if full is None else max(0.0, share - runner.row.progress) * full
+
+
+def _stop(ledger: Ledger, entries: Sequence[Entry], stopped: dict[str, str]) -> None:
+    for entry in entries:
+        why = stopped.get(entry.label)
+        if why is None:
+            continue
+        runners = [r for r in entry.unfinished if r.stopped_by is None]
+        cancel.stop(ledger, [r.row.run_id for r in runners if r.busy], why)
+        for runner in runners:
+            ledger.run(runner.row.run_id).event("cancelled", by=BY, why=why)
+
+
+def _spending(plan: Plan, entries: Sequence[Entry]) -> list[Spending]:
+    rows = {r.row.run_id: r.row for e in entries for r in e.runners}
+    ordered = [rows[run.run_id] for run in plan.runs]
+    gone = {r.row.run_id for e in entries for r in e.runners if r.stopped_by or r.out}
+    axes = dict.fromkeys([plan.compute, "gpu_hours"])
+    return [spending(plan, ordered, gone, axis) for axis in axes]
+
+
+def _document(entry: Entry) -> dict[str, Any]:
+    standing = entry.standing
+    forecast = standing.forecast if standing else None
+    return {
+        "label": entry.label,
+        "runs": [r.row.run_id for r in entry.runners],
+        "states": [r.row.state for r in entry.runners],
+        "done": [r.row.progress for r in entry.runners],
+        "chance": standing.chance if standing else None,
+        "forecast": forecast and {"reward": forecast.middle, "interval": list(forecast.interval)},
+        "stopped": entry.why or None,
+    }

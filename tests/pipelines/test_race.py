@@ -1,0 +1,181 @@
+"""Races on a training that is fast: its curves level off at 1000 times the learning rate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipelines import race, submit
+from pipelines.cli import main
+from pipelines.config import Race
+from pipelines.launch import launch
+from pipelines.ledger import Ledger
+from pipelines.plan import Plan, PlannedRun
+from recipes.config import Budget, Optimizer
+from tests.fakes import behave, make_plan, planned, tiny_config, train_waiting
+
+pytestmark = pytest.mark.usefixtures("signals")
+CEILINGS = (0.4, 0.45, 0.5, 0.55, 0.8)
+BUDGET = Budget(amount=40, eval_every=2)
+RUNGS = Race(rungs=[0.3, 0.6, 1.0])
+
+
+def runner(ceiling: float, seed: int = 0) -> PlannedRun:
+    config = tiny_config(budget=BUDGET, optimizer=Optimizer(lr=ceiling / 1000), seed=seed)
+    label = f"optimizer.lr={ceiling / 1000:g}"
+    return replace(planned(config, label), choices={"optimizer.lr": f"{ceiling / 1000:g}"})
+
+
+def plan_of(root: Path, *runs: PlannedRun) -> Plan:
+    plan = make_plan(root, [runs[0].config])
+    return replace(plan, runs=list(runs), varied=["optimizer.lr"], race=RUNGS)
+
+
+@pytest.fixture
+def plan(root: Path, ledger: Ledger, fake_training: None, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setattr(submit, "_start_lane", lambda *_: None)
+    behave(ledger, "spread")
+    return plan_of(root, *map(runner, CEILINGS))
+
+
+def finish(plan: Plan, ledger: Ledger, passes: int = 10) -> race.Report:
+    for _ in range(passes):
+        report = race.advance(plan, ledger)
+        if report.over:
+            return report
+        train_waiting(ledger)
+    raise AssertionError("the race did not end")
+
+
+def steps(report: race.Report) -> list[float]:
+    return [r.row.compute.get("steps", 0.0) for e in report.entries for r in e.runners]
+
+
+def events(ledger: Ledger, run: PlannedRun) -> list[str]:
+    names = [item["event"] for item in ledger.run(run.run_id).history().events]
+    return [name for name in names if name != "checkpoint"]
+
+
+def test_the_best_goes_to_its_budget_and_the_others_stop_at_a_rung(
+    plan: Plan, ledger: Ledger
+) -> None:
+    first = race.advance(plan, ledger)
+    assert not first.over
+    assert first.continued == [run.label for run in plan.runs]
+    train_waiting(ledger)
+    report = finish(plan, ledger)
+    assert steps(report) == [12, 12, 12, 12, 40]
+    assert events(ledger, plan.runs[0]) == ["planned", "started", "finished", "cancelled"]
+    assert events(ledger, plan.runs[4]) == ["planned", "started", "finished"] * 3
+    assert [e.runners[0].row.state for e in report.entries] == ["stopped"] * 4 + ["completed"]
+    assert "of being the best" in report.entries[0].why
+    flops = report.spending[0]
+    assert flops.spent == pytest.approx((4 * 12 + 40) * 1e6)
+    assert flops.saved == pytest.approx(4 * 28e6)
+    assert flops.remaining == 0
+
+
+def test_a_pass_without_news_changes_nothing(plan: Plan, ledger: Ledger) -> None:
+    race.advance(plan, ledger)
+    before = [events(ledger, run) for run in plan.runs]
+    waiting = race.advance(plan, ledger)  # what it started is still waiting for a lane
+    assert not waiting.over
+    assert [events(ledger, run) for run in plan.runs] == before
+    train_waiting(ledger)
+    finish(plan, ledger)
+    after = [events(ledger, run) for run in plan.runs]
+    again = race.advance(plan, ledger)
+    assert (again.over, again.stopped, again.continued) == (True, {}, [])
+    assert [events(ledger, run) for run in plan.runs] == after
+
+
+def test_launch_leaves_what_a_race_stopped(plan: Plan, ledger: Ledger) -> None:
+    finish(plan, ledger)
+    assert launch(plan, ledger).planned == []
+    assert len(launch(plan, ledger, retry=True).planned) == 4
+
+
+def test_a_race_revives_what_it_stopped_and_not_what_a_person_did(
+    plan: Plan, ledger: Ledger
+) -> None:
+    fewer = replace(plan, runs=plan.runs[:4])
+    before = steps(finish(fewer, ledger))
+    assert before[:3] == [12, 12, 24]
+    ledger.run(plan.runs[2].run_id).event("cancelled", why="by hand")
+    generous = replace(fewer, race=replace(RUNGS, margin=0.9))
+    report = finish(generous, ledger)
+    assert steps(report) == [40, 40, 24, 40]
+    assert report.entries[2].runners[0].stopped_by == "person"
+
+
+def test_unstable_runs_are_stopped(plan: Plan, ledger: Ledger) -> None:
+    behave(ledger, "spread collapse 0.0008")
+    report = finish(plan, ledger)
+    assert report.entries[4].why.startswith("unstable: reward collapsed")
+    assert steps(report)[3] == 40
+    assert steps(report)[4] < 40
+
+
+def test_seeds_of_a_recipe_stay_together(root: Path, plan: Plan, ledger: Ledger) -> None:
+    seeds = [runner(c, seed) for c in (0.4, 0.5, 0.6, 0.8) for seed in (0, 1)]
+    report = finish(plan_of(root, *seeds), ledger)
+    assert len(report.entries) == 4
+    assert steps(report) == [12] * 6 + [40] * 2
+
+
+def test_a_failed_run_holds_up_nothing(plan: Plan, ledger: Ledger) -> None:
+    race.advance(plan, ledger)
+    ledger.run(plan.runs[0].run_id).event("failed", error="no")
+    report = finish(plan, ledger)
+    assert report.entries[0].runners[0].row.state == "failed"
+    assert steps(report)[-1] == 40
+
+
+def test_a_ceiling_of_gpu_hours_ends_it(plan: Plan, ledger: Ledger) -> None:
+    # A step takes 1 / 3600 of a GPU-hour: all first rungs take 60 steps, one more rung 12.
+    first = race.advance(replace(plan, max_gpu_hours=60 / 3600), ledger)
+    assert len(first.continued) == 1  # nothing is measured yet: one run tells what they cost
+    race.advance(plan, ledger)
+    train_waiting(ledger)
+    report = finish(replace(plan, max_gpu_hours=66 / 3600), ledger)
+    assert steps(report) == [12] * 5
+    assert report.notes == ["the ceiling of 0.0183333 GPU-hours leaves 1 runs where they are"]
+    report = finish(replace(plan, max_gpu_hours=74 / 3600), ledger)
+    assert steps(report) == [12] * 4 + [24]
+    reached = finish(replace(plan, max_gpu_hours=72 / 3600), ledger)
+    assert reached.notes == ["the ceiling of 0.02 GPU-hours is reached: 0.02 spent"]
+
+
+SWEEP = """
+axes: {optimizer.lr: [4e-4, 5e-4, 6e-4, 8e-4]}
+set: [budget.amount=40, budget.eval_every=2]
+race: {rungs: [0.3, 1.0]}
+"""
+
+
+def test_race_command_follows_to_the_end(
+    tmp_path: Path,
+    root: Path,
+    fake_jobs: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "mine" / "sweep"
+    folder.mkdir(parents=True)
+    (folder / "small.yaml").write_text(SWEEP)
+    behave(Ledger(root), "spread")
+    monkeypatch.setenv("SHORTLIST_ROOT", str(root))
+    words = ["race", "small", "--config-dir", str(folder.parent)]
+    assert main([*words, "--follow", "--json"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert [item["done"] for item in document["recipes"]] == [[0.3], [0.3], [0.3], [1.0]]
+    assert [item["states"] for item in document["recipes"]][-1] == ["completed"]
+    assert "stopped optimizer.lr=0.0004: a chance of" in captured.err
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "flops: spent" in told
+    assert "The race is over" in told
