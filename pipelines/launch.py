@@ -72,7 +72,8 @@ def launch(
         ledger: What there is.
         retry: Whether runs that failed or were stopped are submitted again too.
         only: The runs that may be submitted; None: any.
-        shares: Run to the share of its budget that it may spend for now; others are left alone.
+        shares: Run to the share of its budget that it may spend for now, also if it was stopped;
+            others are left alone.
 
     Raises:
         ServiceError: The root cannot be written, or the tracking store or scheduler is out of
@@ -85,8 +86,8 @@ def launch(
         cluster = plan.settings.cluster
         if "unknown" in states.values() or not (cluster.kind == "local" or jobs.slurm_answers):
             raise ServiceError("cluster: Slurm does not answer (squeue); nothing was submitted")
-        wanted = ("planned", "failed", "stopped") if retry else ("planned",)
-        todo = [run for run in runs if states[run.run_id] in wanted]
+        again = ("failed", "stopped") if retry else ("stopped",) if shares else ()
+        todo = [run for run in runs if states[run.run_id] in ("planned", *again)]
         todo = [run for run in todo if only is None or run.run_id in only]
         request = prepare(ledger, plan.settings, todo) if todo else {}
         request |= {"launch": uuid4().hex[:8]} if cluster.kind == "slurm" else {}

@@ -132,7 +132,7 @@ def advance(plan: Plan, ledger: Ledger) -> Report:
         shares, stopped, notes = _decide(plan, ledger, entries)
         _stop(ledger, entries, stopped)
         if shares:
-            launch(plan, ledger, retry=True, shares=shares)
+            launch(plan, ledger, shares=shares)
         elif plan.settings.cluster.kind == "local":
             submit.top_up(ledger, plan.settings.cluster)
     continued = [e.label for e in entries if any(r.row.run_id in shares for r in e.runners)]
