@@ -98,7 +98,7 @@ def launch(
         for run in todo:
             write_request(ledger, plan.sweep, run, {**request, **_names(code)})
         _write_manifest(ledger, plan, code)
-        report.notes.extend(_reuse(ledger, plan, states))
+        report.notes.extend(_reuse(ledger, plan.sweep, states))
         if cluster.kind == "local":
             submit.top_up(ledger, cluster)
         elif todo:
@@ -259,13 +259,13 @@ def _notes(
             yield f"run {run.run_id} ({run.label}) was trained by other training code than today's"
 
 
-def _reuse(ledger: Ledger, plan: Plan, states: Mapping[str, str]) -> Iterator[str]:
+def _reuse(ledger: Ledger, sweep: str, states: Mapping[str, str]) -> Iterator[str]:
     """Has runs that need no training know of this sweep too, also in the tracking store."""
     reused = []
-    for run_id in (run.run_id for run in plan.runs if states[run.run_id] != "planned"):
+    for run_id in (name for name, state in states.items() if state != "planned"):
         folder = ledger.run(run_id)
-        if plan.sweep not in folder.history().sweeps:
-            folder.event("reused", sweep=plan.sweep)
+        if sweep not in folder.history().sweeps:
+            folder.event("reused", sweep=sweep)
             reused.append(run_id)
     if reused:
         from pipelines.tracking import sync
