@@ -45,12 +45,12 @@ def stop(ledger: Ledger, run_ids: Iterable[str], why: str, wait_s: float = WAIT_
         for run in runs:
             run.event("cancelled", why=why)
     busy = [run for run in runs if run.running()]
-    slurm.cancel([job for run in runs if run not in busy for job in _jobs(run)])
-    elsewhere = [run for run in busy if not _asked(run)]
+    slurm.cancel([job for run in runs if run not in busy for job in _jobs(jobs, run)])
+    elsewhere = [run for run in busy if not _asked(jobs, run)]
     end = monotonic() + wait_s
     while monotonic() < end and any(run.running() for run in busy if run not in elsewhere):
         sleep(POLL_S)
-    slurm.cancel([job for run in busy if run.running() for job in _jobs(run)])
+    slurm.cancel([job for run in busy if run.running() for job in _jobs(jobs, run)])
     if elsewhere:
         hosts = ", ".join(f"{run.run_id} on {_started(run).get('host')}" for run in elsewhere)
         raise UserError(f"cancel: got runs being trained on other machines, cancel there: {hosts}")
@@ -67,13 +67,13 @@ def _state(jobs: Jobs, run: RunFiles) -> str:
     return state
 
 
-def _asked(run: RunFiles) -> bool:
+def _asked(jobs: Jobs, run: RunFiles) -> bool:
     """Asks the process that trains a run to save and go; False if it cannot be reached from here.
 
     A process is told by its id in the lock, once it holds that lock: ids are used again.
     """
     if "job" in _started(run):
-        slurm.cancel(_jobs(run), "TERM")
+        slurm.cancel(_jobs(jobs, run), "TERM")
         return True
     end = monotonic() + POLL_S * 100  # it has the lock, and then says who it is
     while run.running() and monotonic() < end:
@@ -91,12 +91,14 @@ def _started(run: RunFiles) -> files.Record:
     return next((item for item in reversed(events) if item["event"] == "started"), {})
 
 
-def _jobs(run: RunFiles) -> list[str]:
-    """Slurm's ids of the jobs that a run was last given to."""
-    jobs: list[str] = []
-    for item in reversed(run.history().events):
+def _jobs(jobs: Jobs, run: RunFiles) -> list[str]:
+    """Slurm's ids of the jobs that a run was last given to, in its queue or by its events."""
+    history = run.history()
+    queued = jobs.job(run.run_id, history)
+    ids = [queued.number] if queued else []
+    for item in reversed(history.events):
         if item["event"] == "planned":
             break
         if "job" in item:
-            jobs.append(str(item["job"]))
-    return list(dict.fromkeys(jobs))
+            ids.append(str(item["job"]))
+    return list(dict.fromkeys(ids))

@@ -181,6 +181,7 @@ COMMANDS = {
     "verify": Command("a promoted run against its forecast", _verify),
     "fit": Command("the same analysis on anyone's curves", _fit),
     "sync": Command("put into MLflow what could not be logged at the time", _some),
+    "doctor": Command("checks versions, filesystem, GPU, Slurm and tracking store", _overrides),
     "server": Command("an MLflow server for a cluster, in the foreground", _server),
     "config": Command("the resolved configuration of one run", _overrides),
     "train": Command("one run, here, in the foreground", _overrides),

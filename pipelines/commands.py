@@ -350,6 +350,23 @@ def sync(arguments: Namespace) -> int:
     return 0
 
 
+def doctor(arguments: Namespace) -> int:
+    """Checks what runs depend on, with the settings that overrides give."""
+    from pipelines.doctor import examine
+    from pipelines.ledger import Ledger
+    from pipelines.plan import single
+
+    _, settings = single(arguments.overrides, arguments.config_dir)
+    findings = []
+    for finding in examine(Ledger(settings.root), settings):
+        findings.append(finding)
+        if not arguments.json:
+            display.say(f"{finding.level:<4}  {finding.check:<10}  {finding.text}")
+    if arguments.json:
+        display.emit({"checks": [vars(finding) for finding in findings]})
+    return 1 if any(finding.level == "fail" for finding in findings) else 0
+
+
 def server(arguments: Namespace) -> int:
     """Becomes an MLflow server."""
     from pipelines.ledger import Ledger

@@ -79,7 +79,7 @@ def launch(
         ServiceError: The root cannot be written, or the tracking store or scheduler is out of
             reach; nothing was submitted.
     """
-    with _writable(ledger), files.locked(ledger.launch_lock):
+    with writable(ledger), files.locked(ledger.launch_lock):
         jobs = Jobs(ledger)
         runs = plan.runs if shares is None else _limited(plan.runs, shares)
         states = {run.run_id: _state(jobs, ledger, run) for run in runs}
@@ -152,7 +152,7 @@ def train_here(
         UserError: Another process is training it.
         ServiceError: As for `launch`.
     """
-    with _writable(ledger), files.locked(ledger.launch_lock):
+    with writable(ledger), files.locked(ledger.launch_lock):
         if _state(Jobs(ledger), ledger, run) == "completed":
             return _status(ledger, run)
         request = prepare(ledger, settings, [run]) | {"cluster": "here"}
@@ -308,7 +308,7 @@ def _trouble(jobs: Jobs, ledger: Ledger, run: PlannedRun) -> str | None:
 
 
 @contextmanager
-def _writable(ledger: Ledger) -> Iterator[None]:
+def writable(ledger: Ledger) -> Iterator[None]:
     """Sees that the root takes files, and tells in one line where it does not, now or later."""
     made = not ledger.root.exists()
     try:

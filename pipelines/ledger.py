@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from pipelines import files
+from pipelines.errors import UserError
 from pipelines.files import Record
 from recipes.config import Budget
 
@@ -44,6 +45,8 @@ HEARTBEAT_S = 10.0
 """How often a process that trains a run says that it lives."""
 HEARTBEAT_LOST_S = 6 * HEARTBEAT_S
 """After so long without a sign, it does not."""
+LONGEST = 100
+"""Characters of a name: of a sweep, say, which becomes a folder and part of a job's name."""
 LANE_START_S = 15.0
 """How long a local lane may take to start, before another is started in its place."""
 
@@ -69,7 +72,7 @@ class Ledger:
 
     def run(self, run_id: str) -> RunFiles:
         """The files of one run, whether they exist or not."""
-        return RunFiles(self.runs / run_id)
+        return RunFiles(self.runs / component("run", run_id))
 
     def known_runs(self) -> list[RunFiles]:
         """Every run there is anything about."""
@@ -77,11 +80,11 @@ class Ledger:
 
     def sweep(self, name: str) -> SweepFiles:
         """The files of one sweep, whether they exist or not."""
-        return SweepFiles(self.root / "sweeps" / name)
+        return SweepFiles(self.root / "sweeps" / component("sweep", name))
 
     def promotion(self, name: str) -> PromotionFiles:
         """The files of one promotion, whether they exist or not."""
-        return PromotionFiles(self.root / "promoted", name)
+        return PromotionFiles(self.root / "promoted", component("promotion", name))
 
     def submission(self, name: str) -> Path:
         """What the array of jobs with this name is to do."""
@@ -357,6 +360,18 @@ class History:
         """Why the run does not go on: the last lines of an error, or how its process ended."""
         last = self.last
         return str(last["error"]) if last and last["event"] in ("failed", "died") else None
+
+
+def component(what: str, name: str) -> str:
+    """`name`, which can be no more than the name of one file or folder.
+
+    Raises:
+        UserError: It would lead elsewhere, hide, or be taken for an option.
+    """
+    if not name.isprintable() or "/" in name or name[:1] in ("", ".", "-") or len(name) > LONGEST:
+        allowed = f"up to {LONGEST} printable characters, no '/', and no '.' or '-' before them"
+        raise UserError(f"{what}: got {name!r}, allowed: {allowed}")
+    return name
 
 
 def reaches(compute: Mapping[str, float], budget: Budget) -> bool:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from pipelines.compose import GROUPS, Base, Composer, changed, parse, schema
 from pipelines.config import Race, Search, Settings, Sweep
 from pipelines.errors import UserError
+from pipelines.ledger import component
 from recipes.config import AXES, ConfigError, RunConfig, identity
 
 SWEPT_GROUPS = (*AXES, "recipe")
@@ -84,6 +85,7 @@ def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] =
         ConfigError: A value that TRL or the schema refuses.
     """
     composer = Composer(config_dirs)
+    component("sweep", name)  # it will be a folder
     of_sweep = [item for item in overrides if item.lstrip("+~").startswith("sweep.")]
     of_run = [item for item in overrides if item not in of_sweep]
     sweep = composer.sweep(name, of_sweep)

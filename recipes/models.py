@@ -57,8 +57,12 @@ def load(config: RunConfig, models_dir: Path) -> tuple[PreTrainedModel, PreTrain
     path = str(ensure_embedded(config, models_dir)) if embedded else config.model.path
     revision = config.model.revision or "main"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, padding_side="left")
-        model = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, revision=revision, padding_side="left", trust_remote_code=False
+        )
+        model = AutoModelForCausalLM.from_pretrained(
+            path, revision=revision, dtype=torch.float32, trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         allowed = "embedded, a folder with a model, or a Hugging Face id within reach"
         raise ConfigError("model.path", config.model.path, allowed) from error

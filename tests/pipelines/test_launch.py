@@ -138,7 +138,7 @@ def test_root_made_here_is_private_and_one_that_exists_keeps_its_mode(tmp_path: 
         root = tmp_path / f"{mode}"
         if mode:
             root.mkdir(mode=mode)
-        with launch._writable(Ledger(root)):
+        with launch.writable(Ledger(root)):
             (root / "something").touch()
         assert root.stat().st_mode & 0o777 == (mode or 0o700)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import files
-from pipelines.errors import ServiceError
+from pipelines.errors import ServiceError, UserError
 from pipelines.files import Record
 from pipelines.ledger import History, Ledger, latest, reaches
 from recipes.config import Budget
@@ -180,3 +180,18 @@ def test_a_root_with_nothing_but_locks_is_removed(tmp_path: Path) -> None:
     ledger.launch_lock.touch()
     ledger.clear_if_empty()
     assert sorted(path.name for path in ledger.root.iterdir()) == ["launch.lock", "precious"]
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", ".x", "-rf", "a\nb", "\x1b[2J", "x" * 101]
+)
+def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for kind in (ledger.run, ledger.sweep, ledger.promotion):
+        with pytest.raises(UserError, match=r": got .*, allowed: up to 100 printable"):
+            kind(name)
+
+
+@pytest.mark.parametrize("name", ["demo", "2026", "été", "it's", "a b", "a$(b);c", "x" * 100])
+def test_any_other_name_is_one_folder(name: str, tmp_path: Path) -> None:
+    assert Ledger(tmp_path).sweep(name).folder.parent == tmp_path / "sweeps"
