@@ -465,6 +465,8 @@ class RunConfig:
             ("filtering.max_pass_rate", self.filtering.max_pass_rate, (None,)),
             ("length.kind", self.length.kind, ("truncate",)),
             ("precision.fp32_head", self.precision.fp32_head, (False,)),
+            ("optimizer.schedule", self.optimizer.schedule, ("constant",)),
+            ("task.chat", self.task.chat, (True,)),
         ):
             if given not in allowed:
                 words = " | ".join(map(str, allowed))

@@ -9,6 +9,7 @@ import shutil
 import warnings
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -85,27 +86,35 @@ def _check_context(config: RunConfig, model: PreTrainedModel) -> None:
         raise ConfigError("task.max_completion_tokens", given, f"{allowed}, {prompt} of a prompt")
 
 
-def _adapted(model: PreTrainedModel, config: RunConfig) -> PreTrainedModel:
-    """The model with LoRA adapters, made from the run's seed, if it is to have any."""
-    given = config.model
-    if not given.lora_rank:
-        return model
-    from peft import LoraConfig, get_peft_model
+def adapters(model: Model) -> Any:  # noqa: ANN401
+    """The ``LoraConfig`` of a model that is to have adapters; else None."""
+    if not model.lora_rank:
+        return None
+    from peft import LoraConfig
 
-    every = given.lora_targets == ["all-linear"]
-    lora = LoraConfig(
-        r=given.lora_rank,
-        lora_alpha=given.lora_alpha,
-        target_modules="all-linear" if every else given.lora_targets,
+    every = model.lora_targets == ["all-linear"]
+    return LoraConfig(
+        r=model.lora_rank,
+        lora_alpha=model.lora_alpha,
+        target_modules="all-linear" if every else model.lora_targets,
         task_type="CAUSAL_LM",
     )
+
+
+def _adapted(model: PreTrainedModel, config: RunConfig) -> PreTrainedModel:
+    """The model with LoRA adapters, made from the run's seed, if it is to have any."""
+    lora = adapters(config.model)
+    if lora is None:
+        return model
+    from peft import get_peft_model
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         try:
             adapted: PreTrainedModel = get_peft_model(model, lora)
         except ValueError as error:
-            allowed = f"[all-linear], or names of matrices of {given.path}"
-            raise ConfigError("model.lora_targets", given.lora_targets, allowed) from error
+            allowed = f"[all-linear], or names of matrices of {config.model.path}"
+            raise ConfigError("model.lora_targets", config.model.lora_targets, allowed) from error
     return adapted
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PrinterCallback
@@ -47,6 +49,11 @@ def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> Run
     """
     if config.precision.dtype == "fp16" and not torch.cuda.is_available():
         raise ConfigError("precision.dtype", "fp16", "fp32 | bf16, without a GPU")
+    rollouts = config.execution.rollouts
+    if rollouts != "transformers" and not find_spec("vllm"):
+        raise ConfigError(
+            "execution.rollouts", rollouts, "transformers, where vLLM is not installed"
+        )
     checkpoints = Checkpoints(run_dir / "checkpoints", config.execution.keep_checkpoints)
     latest = checkpoints.latest()
     progress = Progress(config, sink)
@@ -70,7 +77,10 @@ def _train(
     progress.meter.parameters = models.matmul_parameters(model)
     progress.meter.trained_parameters = models.matmul_parameters(model, trained=True)
     checkpoints.clear_aside()
-    trainer = AblationTrainer(config, model, tokenizer, data, checkpoints, progress)
+    kind: Any = AblationTrainer
+    if config.execution.rollouts == "async":
+        from recipes.asynchronous import AsynchronousTrainer as kind  # noqa: N813
+    trainer = kind(config, model, tokenizer, data, checkpoints, progress)
     trainer.remove_callback(PrinterCallback)
     trainer.go_on(checkpoints.latest())
 

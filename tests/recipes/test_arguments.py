@@ -1,14 +1,30 @@
 """Configurations that cannot be run without a GPU: TRL, transformers and accelerate take them."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accelerate import FullyShardedDataParallelPlugin
+from trl.experimental.async_grpo import AsyncGRPOConfig
 
 from recipes.arguments import arguments
-from recipes.config import ConfigError, Execution, Model
-from tests.recipes.conftest import tiny
+from recipes.asynchronous import SHARED, asynchronous_arguments
+from recipes.config import (
+    Advantage,
+    Aggregation,
+    ConfigError,
+    Execution,
+    Filtering,
+    Length,
+    Loss,
+    Model,
+    Precision,
+    Staleness,
+)
+from recipes.train import train
+from tests.recipes.conftest import TINY, Recorder, tiny
 
 HF = Model("org/name")
 
@@ -82,3 +98,63 @@ def test_accelerate_takes_the_sharding(tmp_path: Path) -> None:
 def test_what_nobody_would_take_is_refused_at_planning(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Execution(**given)
+
+
+ASYNC = {
+    "model": HF,
+    "task": replace(TINY.task, chat=True),
+    "loss": Loss("dapo"),
+    "staleness": Staleness("pipeline", 8),
+    "execution": Execution(rollouts="async", vllm={"server_base_url": "http://node7:8000"}),
+}
+
+
+def test_the_asynchronous_trainer_takes_the_same_values(tmp_path: Path) -> None:
+    config = tiny(**ASYNC)
+    told, known = asynchronous_arguments(config, tmp_path), arguments(config, tmp_path)
+    assert isinstance(told, AsyncGRPOConfig)
+    assert (told.max_staleness, told.token_budget) == (8, 0)
+    assert told.vllm_server_base_url == "http://node7:8000"
+    assert told.model_init_kwargs == {"revision": "main"}
+    assert told.learning_rate == TINY.optimizer.lr
+    assert told.per_device_train_batch_size * told.gradient_accumulation_steps == 16
+    for name in SHARED:
+        assert getattr(told, name) == getattr(known, name), name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"staleness": Staleness()}, "staleness.kind: got 'on_policy', allowed: pipeline, with"),
+        (
+            {"loss": Loss("cispo", epsilon_high=5.0)},
+            "loss.name: got 'cispo', allowed: grpo | dapo,",
+        ),
+        ({"loss": Loss("grpo")}, "aggregation.over: got 'native', allowed: token, with"),
+        (
+            {"aggregation": Aggregation("prompt")},
+            "aggregation.over: got 'prompt', allowed: token |",
+        ),
+        ({"advantage": Advantage("batch")}, "advantage.scale: got 'batch', allowed: prompt, with"),
+        ({"filtering": Filtering("drop")}, "filtering.zero_variance: got 'drop', allowed: keep, "),
+        (
+            {"filtering": Filtering(max_pass_rate=0.9)},
+            "filtering.max_pass_rate: got 0.9, allowed: N",
+        ),
+        ({"length": Length("penalty")}, "length.kind: got 'penalty', allowed: truncate, with"),
+        ({"precision": Precision("bf16", True)}, "precision.fp32_head: got True, allowed: False, "),
+        ({"task": TINY.task}, "task.chat: got False, allowed: True, with execution.rollouts=async"),
+    ],
+)
+def test_what_the_asynchronous_trainer_lacks_is_refused_at_planning(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        tiny(**{**ASYNC, **change})
+
+
+def test_without_vllm_nothing_starts(models_dir: Path, tmp_path: Path) -> None:
+    message = "execution.rollouts: got 'vllm_colocate', allowed: transformers, where vLLM is not"
+    with pytest.raises(ConfigError, match=message):
+        train(tiny(execution=Execution(rollouts="vllm_colocate")), tmp_path, models_dir, Recorder())
+    assert not list(tmp_path.iterdir())

@@ -101,7 +101,7 @@ class Dies(Recorder):
         if super().should_stop():
             os.kill(os.getpid(), signal.SIGKILL)
 
-train(TINY, Path(sys.argv[1]), Path(sys.argv[2]), Dies(stop_at=8))
+train(TINY, Path(sys.argv[1]), Path(sys.argv[2]), Dies(stop_at=10))  # at 8: 3 and 6 ask twice
 """
 
 
@@ -129,7 +129,7 @@ def test_killed_and_resumed_equals_uninterrupted(
 def test_stopped_between_and_continued_equals_uninterrupted(
     whole: Run, models_dir: Path, tmp_path: Path
 ) -> None:
-    recorder = Recorder(stop_at=5)  # inside a logging window: its first half is kept
+    recorder = Recorder(stop_at=6)  # step 5, inside a logging window: its first half is kept
     first = train(TINY, tmp_path, models_dir, recorder)
     assert (first.status, first.step) == ("interrupted", 5)
     assert steps(tmp_path / "checkpoints") == [3, 5]
