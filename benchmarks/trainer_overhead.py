@@ -1,8 +1,10 @@
-"""CPU time per optimizer step: our trainer against TRL's plain GRPOTrainer at the same settings.
+"""Time per step and peak memory: our trainer against TRL's plain GRPOTrainer at the same settings.
 
 Both train the embedded model in one process, in turn, so that a slow moment of the machine falls on
-both; on one thread, where CPU time is what an idle machine would take. Prints each pair and the
-median of their ratios, and keeps them as JSON.
+both; on one thread, where CPU time is what an idle machine would take. Memory is that of a process
+forked for each training, in turn too: the most that was resident, and how much of it was more than
+before the trainer was built. Prints each pair and the medians of their ratios, and keeps them as
+JSON.
 
     python benchmarks/trainer_overhead.py [--pairs 7] [--steps 20]
 """
@@ -13,12 +15,14 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -104,8 +108,40 @@ def seconds(
     return clock.per_step_s()
 
 
+def peak_bytes(
+    build: Callable[[RunConfig, Path], trl.GRPOTrainer], config: RunConfig, models_dir: Path
+) -> dict[str, int]:
+    """Bytes resident at most in a process that does one training, and by how many they grew."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        before = _peak()
+        seconds(build, config, models_dir)
+        os.write(writing, json.dumps({"peak": _peak(), "growth": _peak() - before}).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as pipe:
+        os.close(writing)
+        measured: dict[str, int] = json.loads(pipe.read())
+    return measured
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def pairs_of(measure: Callable[..., Any], config: RunConfig, folder: Path, pairs: int) -> list[Any]:
+    """Measurements of both trainers in turn, beginning with each as often."""
+    found = []
+    for index in range(pairs):
+        order = (ours, plain) if index % 2 else (plain, ours)
+        found.append({build.__name__: measure(build, config, folder) for build in order})
+        print(found[-1])
+    return found
+
+
 def main() -> None:
-    """Times the pairs and keeps the result."""
+    """Measures the pairs and keeps the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20)
@@ -116,19 +152,23 @@ def main() -> None:
     torch.set_num_threads(1)
     budget = Budget(amount=options.steps, eval_every=10**6)
     config = RunConfig(budget=budget, execution=Execution(threads=1))
-    with tempfile.TemporaryDirectory() as folder:
-        pairs = []
-        for index in range(options.pairs):
-            order = (ours, plain) if index % 2 else (plain, ours)
-            timed = {build.__name__: seconds(build, config, Path(folder)) for build in order}
-            pairs.append(timed)
-            print({name: f"{value * 1e3:.1f} ms" for name, value in timed.items()})
-    ratio = statistics.median(pair["ours"] / pair["plain"] for pair in pairs)
-    print(f"median ratio of {len(pairs)} pairs: {ratio:.3f}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models.ensure_embedded(config, folder)
+        memory = pairs_of(peak_bytes, config, folder, options.pairs)
+        times = pairs_of(seconds, config, folder, options.pairs)
+    ratios = {
+        "time": [pair["ours"] / pair["plain"] for pair in times],
+        "peak": [pair["ours"]["peak"] / pair["plain"]["peak"] for pair in memory],
+        "growth": [pair["ours"]["growth"] / pair["plain"]["growth"] for pair in memory],
+    }
+    medians = {name: statistics.median(values) for name, values in ratios.items()}
+    print(f"median ratios of {options.pairs} pairs: {medians}")
     RESULTS.parent.mkdir(exist_ok=True)
     versions = {"torch": torch.__version__, "trl": trl.__version__}
     machine = {"cpus": os.cpu_count(), "machine": platform.machine(), **versions}
-    record = {"ratio": ratio, "steps": options.steps, "seconds_per_step": pairs, **machine}
+    measured = {"seconds_per_step": times, "bytes": memory}
+    record = {"ratios": medians, "steps": options.steps, **measured, **machine}
     RESULTS.write_text(json.dumps(record, indent=1) + "\n")
 
 

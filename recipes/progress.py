@@ -114,7 +114,9 @@ class Progress(TrainerCallback):
         self._window.setdefault(name, []).append(value)
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        """Reports an evaluation."""
+        """Reports an evaluation, if there is anything in it."""
+        if math.isnan(evaluation.pass_rate):
+            raise TrainingError(f"step {step}: the reward failed for every held-out completion")
         self.evaluation = step, evaluation
         self.sink.point(step, self.meter.compute(), evaluation.metrics())
 

@@ -10,6 +10,7 @@ import torch
 
 from recipes.config import Length
 from recipes.evaluate import Judged, clustered_mean, evaluate, evaluation_seed, summary
+from recipes.progress import TrainingError
 from recipes.tasks import Row, Scores, TaskData
 from recipes.trainer import AblationTrainer
 from tests.recipes.conftest import TINY, built, tiny
@@ -121,6 +122,17 @@ def test_failures_of_the_reward_are_counted_and_in_no_rate(
     result = evaluate(trainer, trainer.data, 0)
     assert result.pass_rate == 1
     assert result.reward_failures == 20 * 4 / 2
+
+
+def test_a_reward_that_always_fails_ends_the_run(
+    trainer: AblationTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: TaskData, completions: Sequence[str], rows: Sequence[Row]) -> Scores:
+        return Scores([math.nan] * len(completions), len(completions), "it broke")
+
+    monkeypatch.setattr(TaskData, "score", fails)
+    with pytest.raises(TrainingError, match="step 0: the reward failed for every held-out"):
+        trainer.evaluate()
 
 
 def test_an_evaluation_generates_as_training_does(models_dir: Path, tmp_path: Path) -> None:

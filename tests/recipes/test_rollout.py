@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from recipes.config import ConfigError, Length
+from recipes.config import Budget, ConfigError, Length
 from recipes.rollout import interruption, roll_out
+from recipes.train import train
 from recipes.trainer import AblationTrainer
-from tests.recipes.conftest import TINY, built, tiny
+from tests.recipes.conftest import TINY, Recorder, built, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 PAD, BOS, EOS = range(3)
@@ -145,3 +146,19 @@ def test_the_model_goes_on_from_what_it_has_written(models_dir: Path, tmp_path: 
 def test_interruption_needs_an_end_of_thinking() -> None:
     with pytest.raises(ConfigError, match=r"length.kind: got 'interrupt', allowed: truncate"):
         tiny(length=Length("interrupt"))
+
+
+def test_an_interrupting_run_goes_on_as_if_it_had_not_been_stopped(
+    models_dir: Path, tmp_path: Path
+) -> None:
+    budget = Budget(amount=4, eval_every=2, log_every=1)
+    interrupt = Length("interrupt", earliest=0.0, latest=0.2)  # so early that some are right
+    config = tiny(task=THINKING, length=interrupt, budget=budget)
+    whole, parts = Recorder(), Recorder(stop_at=4)  # step 3: it is asked before step 2 is kept
+    train(config, tmp_path / "whole", models_dir, whole)
+    assert train(config, tmp_path / "parts", models_dir, parts).status == "interrupted"
+    train(config, tmp_path / "parts", models_dir, parts)
+    assert parts.points == whole.points
+    assert parts.compute == whole.compute
+    norms = {whole.points[step, "train"]["train/grad_norm"] for step in (1, 2, 3, 4)}
+    assert len(norms) > 2
