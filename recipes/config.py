@@ -7,9 +7,12 @@ checked against the tuple beside it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
+
+from recipes.checks import ConfigError as ConfigError
+from recipes.checks import at_least, between, one_of
+from recipes.task_config import Task as Task
 
 LOSSES = ("grpo", "dapo", "cispo", "dr_grpo", "bnpo", "sapo", "luspo", "vespo")
 """TRL 1.16's ``loss_type`` values (trl/trainer/grpo_config.py)."""
@@ -52,29 +55,6 @@ FIXED_AGGREGATION = ("dr_grpo", "luspo")
 """Losses that are an aggregation themselves, so that no other can be put on top."""
 
 
-class ConfigError(ValueError):
-    """A value that cannot be used: names the field, what was given and what is allowed."""
-
-    def __init__(self, name: str, given: object, allowed: str) -> None:
-        super().__init__(f"{name}: got {given!r}, allowed: {allowed}")
-        self.name, self.given, self.allowed = name, given, allowed
-
-
-def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise ConfigError(name, given, " | ".join(allowed))
-
-
-def _at_least(name: str, given: float, least: float, *, strictly: bool = False) -> None:
-    if not (math.isfinite(given) and (given > least if strictly else given >= least)):
-        raise ConfigError(name, given, f"a number {'>' if strictly else '>='} {least:g}")
-
-
-def _between(name: str, given: float, least: float, most: float) -> None:
-    if not least <= given <= most:
-        raise ConfigError(name, given, f"a number from {least:g} to {most:g}")
-
-
 @dataclass
 class Loss:
     """The policy-gradient loss of a token or sequence; how tokens are averaged is `Aggregation`."""
@@ -89,10 +69,10 @@ class Loss:
     """Upper clip: 1 + epsilon_high; for CISPO the bound of the ratio itself."""
 
     def __post_init__(self) -> None:
-        _one_of("loss.name", self.name, LOSSES)
-        _one_of("loss.ratio", self.ratio, RATIOS)
-        _between("loss.epsilon_low", self.epsilon_low, 0, 1)
-        _at_least("loss.epsilon_high", self.epsilon_high, 0, strictly=True)
+        one_of("loss.name", self.name, LOSSES)
+        one_of("loss.ratio", self.ratio, RATIOS)
+        between("loss.epsilon_low", self.epsilon_low, 0, 1)
+        at_least("loss.epsilon_high", self.epsilon_high, 0, strictly=True)
         if self.name == "luspo" and self.ratio != "sequence":
             raise ConfigError("loss.ratio", self.ratio, "sequence, with loss.name=luspo")
         if self.name == "vespo" and self.ratio != "token":
@@ -108,7 +88,7 @@ class Aggregation:
     TRL's own for the loss."""
 
     def __post_init__(self) -> None:
-        _one_of("aggregation.over", self.over, AGGREGATIONS)
+        one_of("aggregation.over", self.over, AGGREGATIONS)
 
 
 @dataclass
@@ -119,7 +99,7 @@ class Advantage:
     """``prompt``: of the prompt's group; ``batch``: of the whole batch; ``none``: centred only."""
 
     def __post_init__(self) -> None:
-        _one_of("advantage.scale", self.scale, ADVANTAGES)
+        one_of("advantage.scale", self.scale, ADVANTAGES)
 
 
 @dataclass
@@ -132,7 +112,7 @@ class Precision:
     """Compute the logits in FP32; an embedding that the LM head is tied to stays as it is."""
 
     def __post_init__(self) -> None:
-        _one_of("precision.dtype", self.dtype, DTYPES)
+        one_of("precision.dtype", self.dtype, DTYPES)
 
 
 @dataclass
@@ -144,8 +124,8 @@ class Batch:
     """Completions for each prompt (the group size G)."""
 
     def __post_init__(self) -> None:
-        _at_least("batch.prompts", self.prompts, 1)
-        _at_least("batch.generations", self.generations, 2)
+        at_least("batch.prompts", self.prompts, 1)
+        at_least("batch.generations", self.generations, 2)
 
     @property
     def size(self) -> int:
@@ -168,8 +148,8 @@ class Filtering:
     later epochs; null: none (0.9 in arXiv 2510.13786, no-positive-resampling)."""
 
     def __post_init__(self) -> None:
-        _one_of("filtering.zero_variance", self.zero_variance, ZERO_VARIANCE)
-        _at_least("filtering.rounds", self.rounds, 1)
+        one_of("filtering.zero_variance", self.zero_variance, ZERO_VARIANCE)
+        at_least("filtering.rounds", self.rounds, 1)
         if self.max_pass_rate is not None and not 0 < self.max_pass_rate <= 1:
             allowed = "null, or a number above 0 and at most 1"
             raise ConfigError("filtering.max_pass_rate", self.max_pass_rate, allowed)
@@ -193,12 +173,12 @@ class Length:
     """at this at the latest; what is left of the limit then is for the answer."""
 
     def __post_init__(self) -> None:
-        _one_of("length.kind", self.kind, LENGTHS)
-        _between("length.cache", self.cache, 0, 1)
+        one_of("length.kind", self.kind, LENGTHS)
+        between("length.cache", self.cache, 0, 1)
         if not self.cache:
             raise ConfigError("length.cache", self.cache, "a number above 0 and at most 1")
-        _between("length.latest", self.latest, 0, 1)
-        _between("length.earliest", self.earliest, 0, self.latest)
+        between("length.latest", self.latest, 0, 1)
+        between("length.earliest", self.earliest, 0, self.latest)
 
 
 @dataclass
@@ -213,8 +193,8 @@ class Staleness:
     """k of PPO-off-policy-k and PipelineRL-k."""
 
     def __post_init__(self) -> None:
-        _one_of("staleness.kind", self.kind, STALENESS)
-        _at_least("staleness.updates", self.updates, 1)
+        one_of("staleness.kind", self.kind, STALENESS)
+        at_least("staleness.updates", self.updates, 1)
         if self.kind == "on_policy" and self.updates != 1:
             raise ConfigError("staleness.updates", self.updates, "1, with staleness.kind=on_policy")
 
@@ -242,14 +222,14 @@ class Optimizer:
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least("optimizer.lr", self.lr, 0, strictly=True)
-        _at_least("optimizer.warmup_steps", self.warmup_steps, 0)
-        _at_least("optimizer.weight_decay", self.weight_decay, 0)
-        _between("optimizer.beta1", self.beta1, 0, 0.9999999)
-        _between("optimizer.beta2", self.beta2, 0, 0.9999999)
-        _at_least("optimizer.eps", self.eps, 0, strictly=True)
-        _at_least("optimizer.max_grad_norm", self.max_grad_norm, 0, strictly=True)
-        _one_of("optimizer.schedule", self.schedule, SCHEDULES)
+        at_least("optimizer.lr", self.lr, 0, strictly=True)
+        at_least("optimizer.warmup_steps", self.warmup_steps, 0)
+        at_least("optimizer.weight_decay", self.weight_decay, 0)
+        between("optimizer.beta1", self.beta1, 0, 0.9999999)
+        between("optimizer.beta2", self.beta2, 0, 0.9999999)
+        at_least("optimizer.eps", self.eps, 0, strictly=True)
+        at_least("optimizer.max_grad_norm", self.max_grad_norm, 0, strictly=True)
+        one_of("optimizer.schedule", self.schedule, SCHEDULES)
         if (self.schedule == "constant") != (self.total_steps is None):
             allowed = "null" if self.schedule == "constant" else "a number of steps"
             raise ConfigError(
@@ -258,7 +238,7 @@ class Optimizer:
                 f"{allowed}, with {self.schedule} schedule",
             )
         if self.total_steps is not None:
-            _at_least("optimizer.total_steps", self.total_steps, self.warmup_steps, strictly=True)
+            at_least("optimizer.total_steps", self.total_steps, self.warmup_steps, strictly=True)
 
 
 @dataclass
@@ -272,8 +252,9 @@ class Model:
     """Width of the embedded model (its other sizes follow; ignored for a Hugging Face path)."""
     layers: int = 3
     """Depth of the embedded model."""
-    warm_start_batches: int = 56
-    """Supervised batches of 128 that bring the embedded model to a pass rate of 0.2 to 0.3."""
+    warm_start_batches: int | None = None
+    """Supervised batches of 128 that the embedded model begins with; null: as many as bring it to a
+    pass rate of 0.2 to 0.3 on digits."""
     lora_rank: int = 0
     """Rank of LoRA adapters (arXiv 2106.09685), which alone are then trained; 0: none."""
     lora_alpha: float = 32.0
@@ -282,15 +263,15 @@ class Model:
     """Names of the matrices that are adapted; ``all-linear``: all of them but the LM head."""
 
     def __post_init__(self) -> None:
-        _at_least("model.lora_rank", self.lora_rank, 0)
-        _at_least("model.lora_alpha", self.lora_alpha, 0, strictly=True)
+        at_least("model.lora_rank", self.lora_rank, 0)
+        at_least("model.lora_alpha", self.lora_alpha, 0, strictly=True)
         if not self.lora_targets or any(name.endswith("lm_head") for name in self.lora_targets):
             # TRL multiplies with the head's weight itself, which an adapter beside it is not in.
             allowed = "[all-linear], or names of matrices, the LM head not among them"
             raise ConfigError("model.lora_targets", self.lora_targets, allowed)
-        _at_least("model.hidden_size", self.hidden_size, 16)
-        _at_least("model.layers", self.layers, 1)
-        _at_least("model.warm_start_batches", self.warm_start_batches, 0)
+        at_least("model.hidden_size", self.hidden_size, 16)
+        at_least("model.layers", self.layers, 1)
+        at_least("model.warm_start_batches", self.warm_start_batches or 0, 0)
         if self.path == "embedded" and self.hidden_size % 16:
             raise ConfigError("model.hidden_size", self.hidden_size, "a multiple of 16")
 
@@ -298,55 +279,6 @@ class Model:
     def embedded(self) -> bool:
         """Whether the policy is the built-in one."""
         return self.path == "embedded"
-
-
-@dataclass
-class Task:
-    """Prompts, their reward, and the held-out set that the curve is measured on."""
-
-    name: str = "digits"
-    """``digits``: sort a short string of digits (``4163=`` -> ``1346``)."""
-    min_digits: int = 4
-    max_digits: int = 4
-    chat: bool = False
-    """Whether a prompt is given through the tokenizer's chat template, as a user's message."""
-    end_of_thinking: str = ""
-    """What ends the thinking in a completion; only what follows is judged. Empty: no thinking."""
-    max_prompt_tokens: int | None = None
-    """Longer prompts are left out of the data; null for digits, whose prompts are of one length."""
-    max_completion_tokens: int = 6
-    """New tokens a completion may have; one that needs more counts as truncated."""
-    temperature: float = 1.0
-    eval_prompts: int = 256
-    """Held-out prompts, never trained on."""
-    eval_samples: int = 4
-    """k of mean@k: completions sampled for each held-out prompt."""
-
-    def __post_init__(self) -> None:
-        _one_of("task.name", self.name, ("digits",))
-        _between("task.min_digits", self.min_digits, 1, 9)
-        _between("task.max_digits", self.max_digits, self.min_digits, 9)
-        if self.max_completion_tokens <= self.max_digits:
-            allowed = f"more than task.max_digits = {self.max_digits}, for the end token"
-            raise ConfigError("task.max_completion_tokens", self.max_completion_tokens, allowed)
-        _at_least("task.temperature", self.temperature, 0, strictly=True)
-        _at_least("task.max_prompt_tokens", self.prompt_tokens, 1)
-        half = (self.prompts or 2**31) // 2
-        if not 2 <= self.eval_prompts <= half:
-            allowed = f"a number from 2 to {half}, half of the prompts there are"
-            raise ConfigError("task.eval_prompts", self.eval_prompts, allowed)
-        _at_least("task.eval_samples", self.eval_samples, 1)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the longest prompt."""
-        return self.max_prompt_tokens or self.max_digits + 1
-
-    @property
-    def prompts(self) -> int | None:
-        """Prompts there are, to train on and held out; None if only loading them tells."""
-        strings: int = sum(10**digits for digits in range(self.min_digits, self.max_digits + 1))
-        return strings
 
 
 @dataclass
@@ -362,14 +294,14 @@ class Budget:
     """Optimizer steps between logged training metrics."""
 
     def __post_init__(self) -> None:
-        _one_of("budget.axis", self.axis, COMPUTE_AXES)
-        _at_least("budget.amount", self.amount, 0, strictly=True)
+        one_of("budget.axis", self.axis, COMPUTE_AXES)
+        at_least("budget.amount", self.amount, 0, strictly=True)
         if self.axis == "steps" and self.amount != int(self.amount):
             raise ConfigError(
                 "budget.amount", self.amount, "a whole number, with budget.axis=steps"
             )
-        _at_least("budget.eval_every", self.eval_every, 1)
-        _at_least("budget.log_every", self.log_every, 1)
+        at_least("budget.eval_every", self.eval_every, 1)
+        at_least("budget.log_every", self.log_every, 1)
 
 
 @dataclass
@@ -398,13 +330,13 @@ class Execution:
     """A DeepSpeed configuration file, handed on as it is."""
 
     def __post_init__(self) -> None:
-        _one_of("execution.rollouts", self.rollouts, ROLLOUTS)
+        one_of("execution.rollouts", self.rollouts, ROLLOUTS)
         for name, given, known in (
             ("execution.vllm", self.vllm, VLLM),
             ("execution.fsdp", self.fsdp or {}, FSDP),
         ):
             for key in given:
-                _one_of(f"{name}'s key", key, known)
+                one_of(f"{name}'s key", key, known)
         if self.vllm and self.rollouts == "transformers":
             raise ConfigError(
                 "execution.vllm", self.vllm, "{}, with execution.rollouts=transformers"
@@ -412,10 +344,10 @@ class Execution:
         if self.fsdp is not None and self.deepspeed is not None:
             raise ConfigError("execution.deepspeed", self.deepspeed, "null, with execution.fsdp")
         if self.micro_batch is not None:
-            _at_least("execution.micro_batch", self.micro_batch, 1)
+            at_least("execution.micro_batch", self.micro_batch, 1)
         if self.threads is not None:
-            _at_least("execution.threads", self.threads, 1)
-        _at_least("execution.keep_checkpoints", self.keep_checkpoints, 1)
+            at_least("execution.threads", self.threads, 1)
+        at_least("execution.keep_checkpoints", self.keep_checkpoints, 1)
 
 
 @dataclass
@@ -438,12 +370,15 @@ class RunConfig:
     execution: Execution = field(default_factory=Execution)
 
     def __post_init__(self) -> None:
-        _between("seed", self.seed, 0, 2**31 - 1)
+        between("seed", self.seed, 0, 2**31 - 1)
         if self.loss.name in FIXED_AGGREGATION and self.aggregation.over != "native":
             allowed = f"native, with loss.name={self.loss.name}"
             raise ConfigError("aggregation.over", self.aggregation.over, allowed)
+        self.task.check()
         if self.task.prompts is not None:
             self.check_prompts(self.task.prompts - self.task.eval_prompts)
+        if self.task.chat and self.model.embedded:
+            raise ConfigError("task.chat", True, "false, with model.path=embedded")
         self._check_schedule()
         self._check_micro_batch()
         if self.length.kind == "interrupt" and not self.task.end_of_thinking:

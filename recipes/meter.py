@@ -11,12 +11,14 @@ and the warm start. Nothing heavy is imported here.
 
 from __future__ import annotations
 
+import string
 from dataclasses import asdict, dataclass
 
-from recipes.config import Budget, Model, RunConfig
+from recipes.config import Budget, Model, RunConfig, Task
 
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>")
-CHARACTERS = "0123456789="
+UNKNOWN = "<unk>"
+DIGITS = "0123456789="
 HEAD_WIDTH = 16
 """Of an attention head of the embedded model."""
 FORWARD = 2
@@ -42,10 +44,18 @@ class Sizes:
         return self.layers * layer + self.hidden + self.vocabulary * self.hidden
 
 
-def embedded_sizes(model: Model) -> Sizes:
+def vocabulary(task: Task) -> list[str]:
+    """Tokens of the embedded model: characters, as few as the task needs, and special ones."""
+    if task.name == "digits":
+        thinking = f",{task.end_of_thinking}" if task.end_of_thinking else ""
+        return [*SPECIAL_TOKENS, *dict.fromkeys(DIGITS + thinking)]
+    return [*SPECIAL_TOKENS, UNKNOWN, *string.printable]
+
+
+def embedded_sizes(model: Model, task: Task) -> Sizes:
     """The shape that `model.hidden_size` and `model.layers` stand for."""
     return Sizes(
-        vocabulary=len(SPECIAL_TOKENS) + len(CHARACTERS),
+        vocabulary=len(vocabulary(task)),
         hidden=model.hidden_size,
         intermediate=model.hidden_size * 5 // 2,
         layers=model.layers,
@@ -53,9 +63,9 @@ def embedded_sizes(model: Model) -> Sizes:
     )
 
 
-def adapter_parameters(model: Model) -> int:
+def adapter_parameters(model: Model, task: Task) -> int:
     """Parameters of the LoRA adapters of the embedded model: rank x (inputs + outputs) of each."""
-    sizes = embedded_sizes(model)
+    sizes = embedded_sizes(model, task)
     wide, narrow = sizes.hidden + sizes.intermediate, 2 * sizes.hidden
     attention = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), narrow)
     mlp = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), wide)
@@ -65,11 +75,11 @@ def adapter_parameters(model: Model) -> int:
     return model.lora_rank * sizes.layers * sum(adapted.values())
 
 
-def parameter_count(model: Model) -> int | None:
+def parameter_count(model: Model, task: Task) -> int | None:
     """N of the embedded model; None for a Hugging Face model, which is not opened."""
     if not model.embedded:
         return None
-    return embedded_sizes(model).matmul_parameters + adapter_parameters(model)
+    return embedded_sizes(model, task).matmul_parameters + adapter_parameters(model, task)
 
 
 @dataclass
@@ -152,8 +162,8 @@ def estimate(config: RunConfig) -> dict[str, float]:
     budget = config.budget
     if budget.axis == "gpu_hours":
         return {"gpu_hours": budget.amount}
-    adapters = adapter_parameters(config.model) if config.model.lora_rank else None
-    meter = Meter(parameter_count(config.model) or 0, adapters)
+    adapters = adapter_parameters(config.model, config.task) if config.model.lora_rank else None
+    meter = Meter(parameter_count(config.model, config.task) or 0, adapters)
     prompt, completion = config.task.prompt_tokens, config.task.max_completion_tokens
     meter.rollout(config.batch.size * prompt, config.batch.size * completion)
     if config.staleness.at_once > 1:

@@ -71,9 +71,9 @@ def _train(
     models.quiet()
     if config.execution.threads:
         torch.set_num_threads(config.execution.threads)
-    data = tasks.load(config.task)
-    config.check_prompts(len(data.train))
     model, tokenizer = models.load(config, models_dir)
+    data = tasks.load(config.task, tokenizer)
+    config.check_prompts(len(data.train))
     progress.meter.parameters = models.matmul_parameters(model)
     progress.meter.trained_parameters = models.matmul_parameters(model, trained=True)
     checkpoints.clear_aside()

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from recipes.config import Task
+from recipes.config import ConfigError, Task
+from recipes.tasks import digits, gym, hub, own
+from recipes.tasks.source import Reward, Row, Source, distinct, same_text
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Part", "Reward", "Row", "Scores", "TaskData", "demonstration", "load"]
+
+BUILDERS: dict[str, Callable[[Task], Source]] = {
+    "digits": digits.build,
+    "gym": gym.build,
+    "hub": hub.build,
+}
+Keep = Callable[[Iterable[Row]], Iterable[Row]]
 log = logging.getLogger(__name__)
-
-
-class Row(TypedDict):
-    """One prompt and what a right completion is."""
-
-    prompt: str
-    """What the tokenizer is given; with ``task.chat``, the user's message of a conversation."""
-    answer: str
-    """What the reward compares with: plain text, or JSON."""
-    part: str
-    """Name of the part of the task that it belongs to."""
-
-
-Reward = Callable[[str, Row], float | None]
-"""``reward(completion, row)``: 1.0 if the completion is right, 0.0 if it is wrong."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Scores:
 
 
 class TaskData:
-    """A task ready to train on: no prompt is both trained on and held out, or there twice."""
+    """A task ready to train on: no prompt that is held out in any part is trained on."""
 
     def __init__(self, parts: Sequence[Part], end_of_thinking: str = "") -> None:
         """Checks `parts`; only what follows `end_of_thinking` in a completion will be judged.
@@ -65,7 +66,7 @@ class TaskData:
         self.held_out = [row for part in parts for row in part.held_out]
         self._rewards = {part.name: part.reward for part in parts}
         self._told: set[tuple[str, str]] = set()
-        shared = {same_text(row) for row in self.train} & {same_text(row) for row in self.held_out}
+        shared = _texts(self.train) & _texts(self.held_out)
         if shared:
             raise ValueError(f"{len(shared)} held-out prompts are trained on, e.g. {min(shared)!r}")
 
@@ -105,14 +106,81 @@ class TaskData:
         return line
 
 
-def same_text(row: Row) -> str:
-    """A row's prompt, without what does not make it another one: case and white space."""
-    return " ".join(row["prompt"].casefold().split())
+def _texts(rows: Iterable[Row]) -> set[str]:
+    return {same_text(row["prompt"]) for row in rows}
 
 
-def load(task: Task) -> TaskData:
-    """The data of a task, the same for every run that has this `task`."""
-    from recipes.tasks import digits
+def load(task: Task, tokenizer: PreTrainedTokenizerBase | None = None) -> TaskData:
+    """The data of a task, the same for every run that has this `task`.
 
-    parts = [{"digits": digits.build}[task.name](task)]
+    Args:
+        task: what to load; each part of a mixture becomes a part of the data.
+        tokenizer: if given, prompts of more than `task.max_prompt_tokens` are left out.
+
+    Raises:
+        ConfigError: a part cannot be loaded, or too little of it is left.
+    """
+    parts = [_part(name, part) for name, part in (task.parts or {task.name: task}).items()]
+    seen: set[str] = set()
+    for side in ("held_out", "train"):  # in this order: what is held out is not trained on
+        for part in parts:
+            if tokenizer:
+                _keep(part, side, _short(task, tokenizer), "too long")
+            _keep(part, side, partial(distinct, seen=seen), "there before, or held out")
+    for part in parts:
+        if len(part.held_out) < 2 or not part.train:
+            counts = f"{len(part.train)} to train on, {len(part.held_out)} held out"
+            raise ConfigError(f"task {part.name}", counts, "1 prompt or more, and 2 or more")
     return TaskData(parts, task.end_of_thinking)
+
+
+def _part(name: str, task: Task) -> Part:
+    source = BUILDERS.get(task.name, own.build)(task)
+
+    def rows(given: Sequence[Mapping[str, Any]]) -> list[Row]:
+        for row in given:
+            if not (isinstance(row.get("prompt"), str) and isinstance(row.get("answer"), str)):
+                raise ConfigError(task.name, dict(row), "rows with a prompt and an answer, texts")
+        return [Row(prompt=row["prompt"], answer=row["answer"], part=name) for row in given]
+
+    return Part(name, rows(source.train), rows(source.held_out), source.reward, task.weight)
+
+
+def _keep(part: Part, side: str, keep: Keep, reason: str) -> None:
+    """Leaves out some of a part's training or held-out rows, and tells how many."""
+    rows: list[Row] = getattr(part, side)
+    kept = list(keep(rows))
+    if len(kept) < len(rows):
+        count = len(rows) - len(kept)
+        log.warning("task %s: %d of %d %s prompts: %s", part.name, count, len(rows), side, reason)
+    rows[:] = kept
+
+
+def _short(task: Task, tokenizer: PreTrainedTokenizerBase) -> Keep:
+    """Keeps the prompts that are short enough, as the model is given them."""
+
+    def given(prompt: str) -> str:
+        if not task.chat:
+            return prompt
+        message = [{"role": "user", "content": prompt}]
+        return str(
+            tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        )
+
+    def keep(rows: Iterable[Row]) -> Iterable[Row]:
+        rows = list(rows)
+        texts = [given(row["prompt"]) for row in rows]
+        tokens = tokenizer(texts, add_special_tokens=not task.chat)["input_ids"]
+        fits = [len(ids) <= task.prompt_tokens for ids in tokens]
+        return itertools.compress(rows, fits)
+
+    return keep
+
+
+def demonstration(task: Task, row: Row, rng: random.Random) -> str:
+    """A right completion, for the warm start of the embedded model."""
+    if not task.end_of_thinking:
+        return row["answer"]
+    of = task.parts.get(row["part"], task)
+    thinking = digits.thinking(row["prompt"], rng) if of.name == "digits" else ""
+    return thinking + task.end_of_thinking + row["answer"]

@@ -49,12 +49,48 @@ BAD: list[tuple[Build, str]] = [
     (lambda: Optimizer(schedule="linear"), "optimizer.total_steps: got None, allowed: a number"),
     (lambda: Model(hidden_size=40), "model.hidden_size: got 40, allowed: a multiple of 16"),
     (lambda: Model(layers=0), "model.layers: got 0, allowed: a number >= 1"),
-    (lambda: Task("chess"), "task.name: got 'chess', allowed: digits"),
-    (lambda: Task(max_completion_tokens=4), "task.max_completion_tokens: got 4, allowed: more"),
+    (
+        lambda: Task("chess"),
+        "task.name: got 'chess', allowed: digits | gym | hub | mixture | module:function",
+    ),
+    (
+        lambda: RunConfig(task=Task(max_completion_tokens=4)),
+        "task.max_completion_tokens: got 4, allowed: more",
+    ),
     (lambda: Task(min_digits=5), "task.max_digits: got 4, allowed: a number from 5 to 9"),
     (
-        lambda: Task(min_digits=2, max_digits=2, eval_prompts=64),
+        lambda: RunConfig(task=Task(min_digits=2, max_digits=2, eval_prompts=64)),
         "task.eval_prompts: got 64, allowed: a number from 2 to 50, half of the prompts there are",
+    ),
+    (lambda: Task("gym"), "task.dataset: got '', allowed: a data set of reasoning-gym"),
+    (lambda: Task("hub"), "task.dataset: got '', allowed: an id or a path"),
+    (lambda: Task("gym", dataset="lcm"), "task.train_prompts: got None, allowed: a number, with"),
+    (
+        lambda: Task("hub", dataset="a", template="Solve it."),
+        "task.template: got 'Solve it.', allowed: a text with {prompt} in it",
+    ),
+    (
+        lambda: Task("hub", dataset="a", verifier="judge"),
+        "task.verifier: got 'judge', allowed: math | exact",
+    ),
+    (lambda: Task("mixture"), "task.parts: got '', allowed: one task or more, with task.name=mixt"),
+    (lambda: Task(parts={"a": Task()}), "task.parts: got 'a', allowed: none, with task.name=digi"),
+    (
+        lambda: Task("mixture", parts={"a/b": Task()}),
+        "task.parts: got 'a/b', allowed: names of letters, digits, _ and -",
+    ),
+    (
+        lambda: RunConfig(task=Task("mixture", eval_prompts=6000, parts={"a": Task()})),
+        "task.parts.a.eval_prompts: got 6000, allowed: a number from 2 to 5000, half",
+    ),
+    (
+        lambda: Task("mixture", parts={"a": Task("mixture", parts={"b": Task()})}),
+        "task.parts.a.name: got 'mixture', allowed: no mixture in a mixture",
+    ),
+    (lambda: Task(weight=0), "task.weight: got 0, allowed: a number > 0"),
+    (
+        lambda: RunConfig(task=Task(chat=True)),
+        "task.chat: got True, allowed: false, with model.path=embedded",
     ),
     (lambda: Budget("epochs"), "budget.axis: got 'epochs', allowed: steps | tokens | flops"),
     (lambda: Budget(amount=1.5), "budget.amount: got 1.5, allowed: a whole number"),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from recipes.config import Length
+from recipes import models
+from recipes.config import Length, Model
 from recipes.evaluate import Judged, clustered_mean, evaluate, evaluation_seed, summary
 from recipes.progress import TrainingError
 from recipes.tasks import Row, Scores, TaskData
@@ -138,7 +139,9 @@ def test_a_reward_that_always_fails_ends_the_run(
 def test_an_evaluation_generates_as_training_does(models_dir: Path, tmp_path: Path) -> None:
     task = replace(TINY.task, max_completion_tokens=8, end_of_thinking="=")
     interrupt = Length("interrupt", earliest=0.0, latest=0.25)
-    thinking = built(tiny(task=task, length=interrupt), models_dir, tmp_path)
-    assert evaluate(thinking, thinking.data, 0).pass_rate > 0  # judged after the forced "="
-    plain = built(tiny(task=task), models_dir, tmp_path)
-    assert evaluate(plain, plain.data, 0).pass_rate == 0
+    unused_to_it = Model(path=str(models.ensure_embedded(TINY, models_dir)))
+    config = tiny(task=task, model=unused_to_it)
+    thinking = built(replace(config, length=interrupt), models_dir, tmp_path)
+    assert evaluate(thinking, thinking.data, 0).pass_rate > 0.1  # judged after the forced "="
+    plain = built(config, models_dir, tmp_path)
+    assert evaluate(plain, plain.data, 0).pass_rate < 0.1  # it hardly ever writes one

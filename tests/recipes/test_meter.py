@@ -14,9 +14,9 @@ EMBEDDED = 142_656
 
 
 def test_parameters_of_the_embedded_model() -> None:
-    assert parameter_count(Model()) == EMBEDDED
-    assert embedded_sizes(Model(hidden_size=32)).heads == 2
-    assert parameter_count(Model(path="org/name")) is None
+    assert parameter_count(Model(), Task()) == EMBEDDED
+    assert embedded_sizes(Model(hidden_size=32), Task()).heads == 2
+    assert parameter_count(Model(path="org/name"), Task()) is None
 
 
 def test_two_steps_by_hand() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recipes import models
-from recipes.config import Budget, ConfigError, Model, Precision, RunConfig
+from recipes.config import Budget, ConfigError, Model, Precision, RunConfig, Task
 from recipes.evaluate import evaluate
 from recipes.meter import adapter_parameters, parameter_count
 from recipes.train import train
@@ -16,7 +16,7 @@ from tests.recipes.conftest import TINY, Recorder, built, tiny
 
 
 def test_the_tokenizer_keeps_every_character() -> None:
-    tokenizer = models.character_tokenizer()
+    tokenizer = models.character_tokenizer(Task())
     ids = tokenizer("4163=1346")["input_ids"]
     assert len(ids) == 9
     assert tokenizer.decode([*ids, tokenizer.eos_token_id], skip_special_tokens=True) == "4163=1346"
@@ -28,7 +28,7 @@ def test_a_model_is_loaded_as_it_was_built(models_dir: Path) -> None:
     assert model.dtype == torch.float32
     assert tokenizer.padding_side == "left"
     assert not model.config.tie_word_embeddings
-    assert models.matmul_parameters(model) == parameter_count(TINY.model)
+    assert models.matmul_parameters(model) == parameter_count(TINY.model, TINY.task)
 
 
 def test_building_again_gives_the_same_weights_and_leaves_random_state_alone(
@@ -147,8 +147,8 @@ def test_adapters_alone_are_trained_and_start_as_nothing(
     }
     assert models.matmul_parameters(model, trained=True) == adapted
     assert models.matmul_parameters(model) == models.matmul_parameters(plain) + adapted
-    assert parameter_count(given) == models.matmul_parameters(model)
-    assert adapter_parameters(given) == adapted
+    assert parameter_count(given, TINY.task) == models.matmul_parameters(model)
+    assert adapter_parameters(given, TINY.task) == adapted
     again, _ = models.load(tiny(model=given), models_dir)
     other, _ = models.load(tiny(model=given, seed=1), models_dir)
     first, second, third = (
@@ -183,7 +183,8 @@ def test_a_run_with_adapters_goes_on_as_if_it_had_not_been_stopped(
     assert len(set(norms)) == 6
     assert min(norms) > 0
     tokens = whole.compute[6]
-    n, t = parameter_count(config.model), adapter_parameters(config.model)
+    n = parameter_count(config.model, config.task)
+    t = adapter_parameters(config.model, config.task)
     forward = tokens["tokens"] + tokens["trained_tokens"] + tokens["scored_tokens"]
     assert tokens["flops"] == 2 * n * forward + 2 * (n + t) * tokens["trained_tokens"]
 

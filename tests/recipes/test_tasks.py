@@ -2,6 +2,7 @@
 
 import logging
 import math
+import random
 
 import pytest
 
@@ -97,6 +98,21 @@ def test_a_reward_that_fails_is_told_once_and_counted(caplog: pytest.LogCaptureF
         "the reward of task a failed (told once): ValueError: returned None, allowed: a finite"
         " number",
     ]
+
+
+def test_demonstrations_think_step_by_step_for_different_lengths() -> None:
+    task = Task(end_of_thinking="#", max_completion_tokens=42)
+    data, rng = tasks.load(task), random.Random(0)
+    shown = [tasks.demonstration(task, item, rng) for item in data.train[:300]]
+    assert data.score(shown, data.train[:300]).rewards == [1] * 300
+    for item, text in zip(data.train, shown, strict=False):
+        steps = text.partition("#")[0].rstrip(",").split(",")
+        digits_of = item["prompt"][:-1]
+        assert list(dict.fromkeys(steps)) == ["".join(sorted(digits_of[:n])) for n in (1, 2, 3, 4)]
+    # 14 characters in four steps, each written 1 / (1 - .35) times on average; # and the answer.
+    mean = sum(map(len, shown)) / 300
+    assert mean == pytest.approx(14 / 0.65 + 5, rel=0.05)
+    assert tasks.demonstration(Task(), data.train[0], rng) == data.train[0]["answer"]
 
 
 def test_only_what_follows_the_thinking_is_judged() -> None:
