@@ -406,7 +406,7 @@ def train(arguments: Namespace) -> int:
     from pipelines.plan import single
 
     run, settings = single(arguments.overrides, arguments.config_dir)
-    row = train_here(run, settings, Ledger(settings.root), display.note)
+    row = train_here(run, settings, Ledger(settings.root), display.note, arguments.config_dir)
     if arguments.json:
         display.emit(row.document())
     else:

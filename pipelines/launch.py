@@ -9,12 +9,13 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from pathlib import Path
 from platform import python_version
 from time import time
 from typing import Any
 from uuid import uuid4
 
-from pipelines import files, job, slurm, snapshot, submit
+from pipelines import files, job, own_code, slurm, snapshot, submit
 from pipelines.config import Cluster, Settings
 from pipelines.errors import ServiceError, UserError
 from pipelines.files import Record
@@ -89,10 +90,12 @@ def launch(
         again = ("failed", "stopped") if retry else ("stopped",) if shares else ()
         todo = [run for run in runs if states[run.run_id] in ("planned", *again)]
         todo = [run for run in todo if only is None or run.run_id in only]
+        own = own_code.find((run.config for run in plan.runs), plan.config_dirs)
+        own_code.importable(own)
         request = prepare(ledger, plan.settings, todo) if todo else {}
         request |= {"launch": uuid4().hex[:8]} if cluster.kind == "slurm" else {}
         request |= {"retry": True} if retry else {}
-        code = snapshot.take(ledger)
+        code = snapshot.take(ledger, own)
         report = LaunchReport(plan.sweep, states, [run.run_id for run in todo])
         report.notes.extend(_notes(ledger, runs, jobs, states, code, retry=retry))
         for run in todo:
@@ -141,7 +144,11 @@ def part(budget: Budget, share: float) -> Budget:
 
 
 def train_here(
-    run: PlannedRun, settings: Settings, ledger: Ledger, tell: job.Tell | None = None
+    run: PlannedRun,
+    settings: Settings,
+    ledger: Ledger,
+    tell: job.Tell | None = None,
+    config_dirs: Sequence[Path] = (),
 ) -> RunStatus:
     """Trains one run in this process, or what is left of it; `tell` gets a line an evaluation.
 
@@ -155,8 +162,10 @@ def train_here(
     with writable(ledger), files.locked(ledger.launch_lock):
         if _state(Jobs(ledger), ledger, run) == "completed":
             return _status(ledger, run)
+        own = own_code.find([run.config], config_dirs)
+        own_code.importable(own)
         request = prepare(ledger, settings, [run]) | {"cluster": "here"}
-        write_request(ledger, "", run, {**request, **_names(snapshot.take(ledger))})
+        write_request(ledger, "", run, {**request, **_names(snapshot.take(ledger, own))})
         taken = job.claim(ledger.run(run.run_id))
     if taken is None:
         raise UserError(f"run {run.run_id}: is being trained, by another process")

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from pipelines import own_code
 from pipelines.compose import GROUPS, Base, Composer, changed, parse, schema
 from pipelines.config import Race, Search, Settings, Sweep
 from pipelines.errors import UserError
@@ -96,6 +97,7 @@ def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] =
         raise UserError(
             f"sweep.where, sweep.exclude: leave no run of {name!r}, allowed: at least one"
         )
+    own_code.find((run.config for run in runs), config_dirs)
     return Plan(
         sweep=name,
         strategy=sweep.strategy,

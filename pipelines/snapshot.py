@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -29,15 +29,21 @@ class Snapshot:
     """Git commit of the code, with ``+`` where files differ from it; None outside a clone."""
 
 
-def take(ledger: Ledger) -> Snapshot:
-    """Copies the code under `ledger`, unless it is there already."""
-    sources = list(_sources(PACKAGES))
+def take(ledger: Ledger, own: Mapping[Path, Path] | None = None) -> Snapshot:
+    """Copies the code under `ledger`, unless it is there already.
+
+    Args:
+        ledger: Where snapshots are kept.
+        own: More files, a user's: path in the snapshot to path now. They are training code.
+    """
+    own = dict(own or {})
+    sources = dict(_sources(PACKAGES)) | own
     folder = ledger.snapshots / _digest(sources)
     if not folder.exists():
         ledger.snapshots.mkdir(parents=True, exist_ok=True)
         aside = Path(mkdtemp(prefix=".new-", dir=ledger.snapshots))
-        for path in sources:
-            target = aside / path.relative_to(CODE)
+        for name, path in sources.items():
+            target = aside / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
         aside.chmod(0o755)
@@ -45,20 +51,21 @@ def take(ledger: Ledger) -> Snapshot:
             aside.rename(folder)
         except OSError:  # another launch was faster
             shutil.rmtree(aside)
-    return Snapshot(folder, _digest(_sources(("recipes",))), _commit())
+    return Snapshot(folder, _digest(dict(_sources(("recipes",))) | own), _commit())
 
 
-def _sources(packages: Iterable[str]) -> Iterable[Path]:
+def _sources(packages: Iterable[str]) -> Iterable[tuple[Path, Path]]:
     for package in packages:
-        paths = (CODE / package).rglob("*")
-        yield from sorted(path for path in paths if path.suffix in SUFFIXES and path.is_file())
+        for path in sorted((CODE / package).rglob("*")):
+            if path.suffix in SUFFIXES and path.is_file():
+                yield path.relative_to(CODE), path
 
 
-def _digest(paths: Iterable[Path]) -> str:
+def _digest(sources: Mapping[Path, Path]) -> str:
     digest = hashlib.sha256()
-    for path in paths:
+    for name, path in sources.items():
         content = path.read_bytes()
-        digest.update(f"{path.relative_to(CODE)}\0{len(content)}\0".encode() + content)
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:12]
 
 

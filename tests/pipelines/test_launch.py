@@ -163,9 +163,7 @@ def test_reuse_of_a_run_that_other_code_trained_is_said(
     finish(ledger, plan, 10)
     assert launch.launch(plan, ledger).notes == []
     real = launch.snapshot.take
-    monkeypatch.setattr(
-        launch.snapshot, "take", lambda ledger: replace(real(ledger), recipes="changed")
-    )
+    monkeypatch.setattr(launch.snapshot, "take", lambda *of: replace(real(*of), recipes="changed"))
     notes = launch.launch(plan, ledger).notes
     assert len(notes) == 2
     assert "other training code" in notes[0]

@@ -67,12 +67,12 @@ def test_commit_is_recorded_and_changes_on_top_of_it_are_marked(code: Path, tmp_
 
 
 def test_code_on_the_path_of_a_job_comes_before_installed_and_local_code(tmp_path: Path) -> None:
-    from pipelines.submit import _variables
+    from pipelines.submit import variables
 
     taken = snapshot.take(Ledger(tmp_path))
     where = subprocess.run(
         [sys.executable, "-c", "import pipelines.job as job; print(job.__file__)"],
-        env=_variables(taken.folder),
+        env=variables(taken.folder),
         cwd=snapshot.CODE,
         capture_output=True,
         text=True,
