@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,29 @@ def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:
     except FileNotFoundError:
         return [], offset
     end = data.rfind(b"\n") + 1
-    return list(_records(data[:end])), offset + end
+    return list(_records(data[:end].splitlines())), offset + end
 
 
-def tail(path: Path, size: int = 1 << 16) -> list[Record]:
-    """The whole records among the last `size` bytes of a JSON-lines file."""
+def tail(path: Path, mark: bytes = b"", last: int = 0, size: int = 1 << 16) -> list[Record]:
+    """Whole records among the last `size` bytes of a JSON-lines file.
+
+    Args:
+        path: The file.
+        mark: Only lines with this in them are read: most of the time goes into reading JSON.
+        last: And the first line, and so many at the end.
+        size: Bytes.
+    """
     try:
-        start = max(0, path.stat().st_size - size)
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            data = file.read()
     except FileNotFoundError:
         return []
-    return read(path, start)[0]
+    lines = data[: data.rfind(b"\n") + 1].splitlines()
+    end = len(lines) - last
+    # The very first may be cut off.
+    kept = [line for n, line in enumerate(lines) if mark in line or n < 2 or n >= end]
+    return list(_records(kept))
 
 
 def last_line(path: Path, size: int = 1 << 12) -> str:
@@ -76,10 +89,10 @@ def last_line(path: Path, size: int = 1 << 12) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _records(data: bytes) -> Iterator[Record]:
-    for line in data.splitlines():
+def _records(lines: Iterable[bytes]) -> Iterator[Record]:
+    for line in lines:
         try:
-            record = json.loads(line)
+            record = json.loads(line.decode())
         except ValueError:
             continue
         if isinstance(record, dict):

@@ -11,11 +11,9 @@ from typing import Any
 from pipelines.display import duration
 from pipelines.files import Record
 from pipelines.jobs import Jobs
-from pipelines.ledger import History, Ledger, RunFiles
+from pipelines.ledger import LAST, History, Ledger, RunFiles
 from recipes.config import Budget
 
-LAST = 10
-"""Points of training in which a number that is none is looked for."""
 PROBLEMS = ("truncated", "collapsed", "NaN")
 """What a run's health is called, and part of what `analysis.health` says of it."""
 
@@ -165,10 +163,11 @@ def _problems(points: Sequence[Record]) -> list[str]:
         values = (point["metrics"].get(name, "nan") for point in of)
         return np.array([float(value) for value in values])
 
-    last = points[-LAST:]
-    names = {name for point in last for name in point["metrics"] if name.startswith("train/")}
     signals = {
-        name: column(name, [point for point in last if name in point["metrics"]]) for name in names
+        name: column(name, [point])
+        for point in points[-LAST:]
+        for name, value in point["metrics"].items()
+        if name.startswith("train/") and not isfinite(float(value))
     }
     evaluations = [point for point in points if "eval/pass_rate" in point["metrics"]]
     rates = column("eval/pass_rate", evaluations)

@@ -53,8 +53,10 @@ def test_tail_reads_the_last_whole_records(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     for number in range(100):
         files.append(path, {"n": number})
-    assert [record["n"] for record in files.tail(path, 30)] == [97, 98, 99]
+    assert [record["n"] for record in files.tail(path, size=30)] == [97, 98, 99]
     assert len(files.tail(path)) == 100
+    kept = [record["n"] for record in files.tail(path, b"5", last=2)]
+    assert kept == [0, 1, *(n for n in range(2, 98) if "5" in str(n)), 98, 99]
 
 
 def test_numbers_that_json_lacks_become_words(tmp_path: Path) -> None:
