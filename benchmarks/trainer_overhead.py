@@ -21,6 +21,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ from recipes.progress import Progress
 from recipes.trainer import AblationTrainer
 
 RESULTS = Path(__file__).parent / "results" / "trainer_overhead.json"
+
+
+Build = Callable[[RunConfig, Path], trl.GRPOTrainer]
 
 
 class Clock(TrainerCallback):
@@ -87,7 +91,6 @@ def plain(config: RunConfig, models_dir: Path) -> trl.GRPOTrainer:
         return [float(given == right) for given, right in zip(completions, answer, strict=True)]
 
     settings = arguments(config, Path(tempfile.mkdtemp()))
-    settings.max_steps = int(config.budget.amount)
     return trl.GRPOTrainer(
         model=model,
         reward_funcs=reward,
@@ -97,26 +100,24 @@ def plain(config: RunConfig, models_dir: Path) -> trl.GRPOTrainer:
     )
 
 
-def seconds(
-    build: Callable[[RunConfig, Path], trl.GRPOTrainer], config: RunConfig, models_dir: Path
-) -> float:
-    """Seconds a step of one training."""
+def seconds(build: Build, config: RunConfig, models_dir: Path, steps: int) -> float:
+    """Seconds a step of one training, without the evaluations that plain TRL does not do."""
     trainer, clock = build(config, models_dir), Clock()
+    trainer.args.max_steps = steps
+    trainer.args.eval_on_start = False
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(clock)
     trainer.train()
     return clock.per_step_s()
 
 
-def peak_bytes(
-    build: Callable[[RunConfig, Path], trl.GRPOTrainer], config: RunConfig, models_dir: Path
-) -> dict[str, int]:
+def peak_bytes(build: Build, config: RunConfig, models_dir: Path, steps: int) -> dict[str, int]:
     """Bytes resident at most in a process that does one training, and by how many they grew."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         before = _peak()
-        seconds(build, config, models_dir)
+        seconds(build, config, models_dir, steps)
         os.write(writing, json.dumps({"peak": _peak(), "growth": _peak() - before}).encode())
         os._exit(0)
     os.waitpid(child, 0)
@@ -130,12 +131,12 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def pairs_of(measure: Callable[..., Any], config: RunConfig, folder: Path, pairs: int) -> list[Any]:
+def pairs_of(measure: Callable[[Build], Any], pairs: int) -> list[Any]:
     """Measurements of both trainers in turn, beginning with each as often."""
     found = []
     for index in range(pairs):
         order = (ours, plain) if index % 2 else (plain, ours)
-        found.append({build.__name__: measure(build, config, folder) for build in order})
+        found.append({build.__name__: measure(build) for build in order})
         print(found[-1])
     return found
 
@@ -150,13 +151,14 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    budget = Budget(amount=options.steps, eval_every=10**6)
+    budget = Budget(amount=10**6, eval_every=10**6)
     config = RunConfig(budget=budget, execution=Execution(threads=1))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models.ensure_embedded(config, folder)
-        memory = pairs_of(peak_bytes, config, folder, options.pairs)
-        times = pairs_of(seconds, config, folder, options.pairs)
+        rest = {"config": config, "models_dir": folder, "steps": options.steps}
+        memory = pairs_of(partial(peak_bytes, **rest), options.pairs)
+        times = pairs_of(partial(seconds, **rest), options.pairs)
     ratios = {
         "time": [pair["ours"] / pair["plain"] for pair in times],
         "peak": [pair["ours"]["peak"] / pair["plain"]["peak"] for pair in memory],

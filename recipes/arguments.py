@@ -95,8 +95,8 @@ def _layout(config: RunConfig) -> dict[str, Any]:
         else given.gradient_checkpointing
     )
     layout: dict[str, Any] = {"activation_checkpointing": recompute, "deepspeed": given.deepspeed}
-    if given.fsdp is not None:  # which has its own way of computing again
-        fsdp = {"activation_checkpointing": recompute, **given.fsdp}
+    if given.fsdp:  # which has its own way of computing again
+        fsdp = {"activation_checkpointing": recompute, **given.fsdp_config}
         layout |= {"activation_checkpointing": False, "fsdp": True, "fsdp_config": fsdp}
     if given.rollouts in ("vllm_colocate", "vllm_server"):
         longest = config.task.prompt_tokens + config.task.max_completion_tokens

@@ -323,9 +323,10 @@ class Execution:
     trains (TRL's AsyncGRPOTrainer), with staleness.kind=pipeline."""
     vllm: dict[str, Any] = field(default_factory=dict)
     """TRL's arguments on vLLM by their names without ``vllm_``, of `VLLM`."""
-    fsdp: dict[str, Any] | None = None
-    """Weights, gradients and optimizer state sharded over the processes, with these of Hugging
-    Face's ``fsdp_config`` keys, of `FSDP`; null: a whole copy in each process."""
+    fsdp: bool = False
+    """Whether weights, gradients and optimizer state are sharded over the processes (FSDP2)."""
+    fsdp_config: dict[str, Any] = field(default_factory=dict)
+    """Hugging Face's keys on it by name, of `FSDP`."""
     deepspeed: str | None = None
     """A DeepSpeed configuration file, handed on as it is."""
 
@@ -333,7 +334,7 @@ class Execution:
         one_of("execution.rollouts", self.rollouts, ROLLOUTS)
         for name, given, known in (
             ("execution.vllm", self.vllm, VLLM),
-            ("execution.fsdp", self.fsdp or {}, FSDP),
+            ("execution.fsdp_config", self.fsdp_config, FSDP),
         ):
             for key in given:
                 one_of(f"{name}'s key", key, known)
@@ -341,7 +342,11 @@ class Execution:
             raise ConfigError(
                 "execution.vllm", self.vllm, "{}, with execution.rollouts=transformers"
             )
-        if self.fsdp is not None and self.deepspeed is not None:
+        if self.fsdp_config and not self.fsdp:
+            raise ConfigError(
+                "execution.fsdp_config", self.fsdp_config, "{}, without execution.fsdp"
+            )
+        if self.fsdp and self.deepspeed is not None:
             raise ConfigError("execution.deepspeed", self.deepspeed, "null, with execution.fsdp")
         if self.micro_batch is not None:
             at_least("execution.micro_batch", self.micro_batch, 1)

@@ -64,7 +64,7 @@ def test_vllm_generates(
 
 def test_accelerate_takes_the_sharding(tmp_path: Path) -> None:
     given = {"reshard_after_forward": False, "state_dict_type": "SHARDED_STATE_DICT"}
-    told = arguments(tiny(model=HF, execution=Execution(fsdp=given)), tmp_path)
+    told = arguments(tiny(model=HF, execution=Execution(fsdp=True, fsdp_config=given)), tmp_path)
     assert not told.gradient_checkpointing  # FSDP has its own
     plugin = FullyShardedDataParallelPlugin(**told.fsdp_plugin_args)
     assert plugin.fsdp_version == 2
@@ -73,7 +73,7 @@ def test_accelerate_takes_the_sharding(tmp_path: Path) -> None:
     assert plugin.state_dict_type.name == "SHARDED_STATE_DICT"
     assert (
         FullyShardedDataParallelPlugin(
-            **arguments(tiny(execution=Execution(fsdp={})), tmp_path).fsdp_plugin_args
+            **arguments(tiny(execution=Execution(fsdp=True)), tmp_path).fsdp_plugin_args
         ).activation_checkpointing
         is False
     )
@@ -88,9 +88,12 @@ def test_accelerate_takes_the_sharding(tmp_path: Path) -> None:
         ),
         ({"rollouts": "vllm_server", "vllm": {"host": "a"}}, r"execution.vllm's key: got 'host'"),
         ({"vllm": {"server_port": 1}}, r"execution.vllm: got .*, allowed: {}, with execution.roll"),
-        ({"fsdp": {"shard": True}}, r"execution.fsdp's key: got 'shard', allowed: version"),
         (
-            {"fsdp": {}, "deepspeed": "ds.json"},
+            {"fsdp": True, "fsdp_config": {"shard": 1}},
+            r"execution.fsdp_config's key: got 'shard', allowed: version",
+        ),
+        (
+            {"fsdp": True, "deepspeed": "ds.json"},
             r"execution.deepspeed: got 'ds.json', allowed: null",
         ),
     ],
