@@ -136,6 +136,32 @@ def test_a_reward_that_always_fails_ends_the_run(
         trainer.evaluate()
 
 
+def test_processes_share_the_prompts(
+    trainer: AblationTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty prompts for three: seven each, the last of which one process has for form's sake."""
+    shares: list[list[tuple[int, Judged]]] = []
+
+    def gather(share: list[tuple[int, Judged]]) -> list[tuple[int, Judged]]:
+        shares.append(share)
+        return [item for one in shares for item in one]
+
+    monkeypatch.setattr("recipes.evaluate.gather_object", gather)
+    monkeypatch.setattr(type(trainer.accelerator), "num_processes", 3)
+    for rank in range(3):
+        monkeypatch.setattr(type(trainer.accelerator), "process_index", rank)
+        if rank < 2:
+            with pytest.raises(KeyError):  # not all are there yet
+                evaluate(trainer, trainer.data, 0)
+        else:
+            result = evaluate(trainer, trainer.data, 0)
+    assert [len(share) for share in shares] == [7, 7, 7]
+    assert sorted(index for share in shares for index, _ in share) == [0, *range(20)]
+    found = dict(item for share in shares for item in share)
+    rates = [sum(found[index].rewards) / 4 for index in range(20)]
+    assert result.pass_rate == pytest.approx(sum(rates) / 20)
+
+
 def test_an_evaluation_generates_as_training_does(models_dir: Path, tmp_path: Path) -> None:
     task = replace(TINY.task, max_completion_tokens=8, end_of_thinking="=")
     interrupt = Length("interrupt", earliest=0.0, latest=0.25)
