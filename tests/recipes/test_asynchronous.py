@@ -24,7 +24,7 @@ from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 from recipes import models, tasks
 from recipes.asynchronous import AsynchronousTrainer, WorkerRewards
 from recipes.checkpoints import Checkpoints
-from recipes.config import Budget, Execution, Loss, Staleness
+from recipes.config import Budget, Execution, Loss, Model, Staleness
 from recipes.progress import Progress
 from tests.recipes.conftest import TINY, Recorder, tiny
 
@@ -115,6 +115,7 @@ def test_it_trains_evaluates_and_is_kept(
     monkeypatch.setattr(async_grpo_trainer, "TREE_ATTENTION", "sdpa")
     monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)
     config = tiny(
+        model=Model(str(models.ensure_embedded(TINY, models_dir))),
         task=replace(TINY.task, chat=True),
         loss=Loss("dapo"),
         staleness=Staleness("pipeline", 2),
