@@ -10,7 +10,7 @@ STAMP := .venv/.installed
 export HF_HUB_OFFLINE ?= 1
 export SHORTLIST_ROOT = $(ROOT)
 
-.PHONY: help install demo test test-slow test-slurm test-services check lint format types ui bench build clean
+.PHONY: help install demo tutorial test test-slow test-slurm test-services check lint format types ui bench build clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*  ## /\1\t/' | expand -t 14
@@ -26,6 +26,13 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Train a small sweep for real, rank its choices, write the report
 	$(BIN)/shortlist launch demo --follow
 	$(BIN)/shortlist rank demo
+
+tutorial: $(STAMP)  ## The whole story, from a first sweep to a promoted run held to its forecast
+	$(BIN)/shortlist race tutorial --follow
+	$(BIN)/shortlist rank tutorial
+	$(BIN)/shortlist promote tutorial budget.amount=1200 --confirm-loo --follow
+	$(BIN)/shortlist rank tutorial-promoted-loo
+	$(BIN)/shortlist verify tutorial-promoted
 
 test: $(STAMP)  ## The default suite, with coverage
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term

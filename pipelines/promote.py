@@ -364,8 +364,8 @@ def leave_one_out(request: Request) -> tuple[Request, Draft]:
     winner = request.winner()
     axes = dict(_put_back(manifest_of(request.ledger, request.sweep), winner))
     if not axes:
-        told = f"{winner.run} is the base of {request.sweep}: nothing to leave out"
-        raise EvidenceError(f"--confirm-loo: {told}")
+        told = f"no choice of {request.sweep} is known to be better than its base's"
+        raise EvidenceError(f"--confirm-loo: nothing to leave out: {told}")
     sweep = {
         "strategy": "leave_one_out",
         "axes": axes,

@@ -89,6 +89,7 @@ class Verified:
         told = [
             f"Forecast: {_estimate(document['forecast'])} at {_place(document['forecast'], axis)}."
         ]
+        told.append(f"The run is {self.state}.")
         if seen is None:
             return ["No evaluation yet that the forecast was not made from", *told]
         head = f"Keeps to its forecast so far, over {seen['evaluations']} evaluations"
@@ -99,6 +100,7 @@ class Verified:
         told.append(f"Observed: a mean of {mean}, over the last {WINDOW} evaluations.")
         if again is not None:
             told.append(f"Refitted with its own points: {_estimate(again)} there.")
+        told += [] if self.fit is None else [f"{it}." for it in self.fit.health.problems]
         return [head, *told]
 
 

@@ -233,5 +233,5 @@ def test_the_leave_one_out_of_what_was_composed(ablation: Ledger, tmp_path: Path
 def test_there_may_be_nothing_to_leave_out(ledger: Ledger) -> None:
     curves = {label: BASE if label == "base" else LOW for label in CURVES}
     promoting.sweep(ledger, curves, **ABLATION)
-    with pytest.raises(EvidenceError, match="base is the base of known: nothing to leave out"):
+    with pytest.raises(EvidenceError, match="nothing to leave out: no choice of known is known"):
         promotions.leave_one_out(ask(ledger))
