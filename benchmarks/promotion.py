@@ -1,8 +1,8 @@
-"""Forecasts held to account: runs of the embedded model, forecast from a quarter of their compute.
+"""Forecasts held to account: runs of the embedded model, forecast from a part of their compute.
 
 Trains the sweep `demo` for real to `LARGE` steps (about eight minutes of one core; under ROOT, runs
-that exist are not trained again), and forecasts every run from its points up to `SMALL` steps
-alone, as `shortlist promote` does. What comes after them is held against the forecast as by
+that exist are not trained again), and forecasts every run from its points up to a quarter, and
+up to a half, as `shortlist promote` does. What comes after them is held against the forecast as by
 `shortlist verify`. The forecast is compared with taking the mean of the last four points for the
 future, and with a plain least-squares fit.
 
@@ -26,7 +26,8 @@ from pipelines.ledger import Ledger
 from pipelines.manifest import manifest_of
 from pipelines.rank import curves_of, judge_sweep
 
-SMALL, LARGE, EVERY = 300, 1200, 20
+SMALL, LARGE, EVERY = (300, 600), 1200, 20
+"""Steps: a quarter and a half of the whole."""
 
 
 def train(root: str) -> None:
@@ -36,12 +37,12 @@ def train(root: str) -> None:
     subprocess.run([sys.executable, "-m", "pipelines.cli", *words], check=True)
 
 
-def held(fit: Fit, curve: Curve) -> dict[str, Any]:
+def held(fit: Fit, curve: Curve, small: int) -> dict[str, Any]:
     """One run's later points against the forecast from its first ones."""
     assert fit.draws is not None
-    new = curve.compute > SMALL
+    new = curve.compute > small
     compute, reward = curve.compute[new], curve.reward[new]
-    promise = Promise([fit.draws], 0.02, seen=SMALL)
+    promise = Promise([fit.draws], 0.02, seen=small)
     kept = keep(promise, compute, reward, compute[:0])
     paths = promise.evaluations(compute, np.random.default_rng(0))
     low, high = np.quantile(paths, LEVEL, axis=0)
@@ -64,31 +65,32 @@ def held(fit: Fit, curve: Curve) -> dict[str, Any]:
     }
 
 
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Errors of the end of the runs, and how often intervals held."""
+    names = ("error", "error_of_last_value", "error_of_least_squares")
+    return {
+        "mean_absolute": {name: float(np.mean([abs(row[name]) for row in rows])) for name in names},
+        "bias": float(np.mean([row["error"] for row in rows])),
+        "resolved": sum(row["resolved"] for row in rows),
+        "ends_covered": float(np.mean([row["covered"] for row in rows])),
+        "evaluations_covered": float(np.mean([row["evaluations_covered"] for row in rows])),
+        "inside": sum(row["left_band_at_step"] is None for row in rows),
+        "runs": rows,
+    }
+
+
 def main(root: str = "outputs/promotion") -> None:
     """Trains, judges and keeps the result."""
     train(root)
     ledger = Ledger(root)
     manifest = manifest_of(ledger, "demo")
     curves = {item.run: item for item in curves_of(ledger, manifest, "steps")}
-    analysis = judge_sweep(ledger, manifest, Options(until=SMALL), "steps")
-    rows = [held(fit, curves[fit.run]) for fit in analysis.fits if fit.draws is not None]
-    errors = {
-        name: float(np.mean([abs(row[name]) for row in rows]))
-        for name in ("error", "error_of_last_value", "error_of_least_squares")
-    }
-    write(
-        "promotion",
-        {
-            "small_steps": SMALL,
-            "large_steps": LARGE,
-            "mean_absolute": errors,
-            "bias": float(np.mean([row["error"] for row in rows])),
-            "ends_covered": float(np.mean([row["covered"] for row in rows])),
-            "evaluations_covered": float(np.mean([row["evaluations_covered"] for row in rows])),
-            "inside": sum(row["left_band_at_step"] is None for row in rows),
-            "runs": rows,
-        },
-    )
+    found: dict[str, Any] = {"large_steps": LARGE}
+    for small in SMALL:
+        fits = judge_sweep(ledger, manifest, Options(until=small), "steps").fits
+        rows = [held(fit, curves[fit.run], small) for fit in fits if fit.draws is not None]
+        found[f"from_{small}_steps"] = summary(rows)
+    write("promotion", found)
 
 
 if __name__ == "__main__":
