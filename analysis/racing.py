@@ -29,7 +29,7 @@ class Rule:
 
     at: float | None = None
     """Compute to forecast at; None goes by the ceilings."""
-    threshold: float = 0.05
+    threshold: float = 0.075
     """Stopped is what has a smaller chance than this."""
     margin: float = 0.0
     """What is this close to the best counts as the best."""

@@ -147,13 +147,14 @@ def race(arguments: Namespace) -> int:
     made = make(arguments.sweep, arguments.overrides, arguments.config_dir)
     step = racing.follow if arguments.follow else racing.advance
     report = step(made, Ledger(made.settings.root))
+    status = int(report.over and not report.winners)
     if arguments.json:
         display.emit(report.document())
-        return 0
+        return status
     display.table(*racing.table(report))
     for line in racing.summary(report):
         display.say(line)
-    return 0
+    return status
 
 
 def status(arguments: Namespace) -> int:

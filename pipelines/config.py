@@ -10,6 +10,7 @@ from pipelines.redact import WITH_PASSWORD, shown, withheld
 from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out", "adaptive")
+RUNGS = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0)
 OBJECTIVES = ("forecast", "A_and_B")
 CLUSTERS = ("local", "slurm")
 POSITIVE = (
@@ -141,10 +142,10 @@ class Settings(RunConfig):
 class Race:
     """When a race judges the runs, and whom it stops (`analysis.racing`)."""
 
-    rungs: list[float] = field(default_factory=lambda: [0.25, 0.35, 0.5, 0.7, 1.0])
-    """Shares of the budget at which the runs still in are judged, ascending; the last is 1. With
-    ten evaluations at the first, a race chooses as well as the full grid (docs/racing.md)."""
-    threshold: float = 0.05
+    rungs: list[float] = field(default_factory=lambda: list(RUNGS))
+    """Shares of the budget at which the runs still in are judged, ascending; the last is 1. The
+    first should see a dozen evaluations: before that, chances say little (docs/notes.md)."""
+    threshold: float = 0.075
     """A recipe less likely than this to be the best, or within `margin` of it, is stopped."""
     margin: float = 0.0
 

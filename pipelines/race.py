@@ -54,6 +54,11 @@ class Runner:
         short = self.row.progress < self.asked or self.asked == 0
         return self.row.state == "planned" and short and not self._hopeless
 
+    def problems(self, first: float) -> list[str]:
+        """What is wrong with it; a young model is often truncated, so not before the first rung."""
+        past = self.row.progress >= first
+        return [item for item in self.row.problems if past or "truncated" not in item]
+
     @property
     def _hopeless(self) -> bool:
         return self.row.state == "planned" and self.row.fruitless >= PATIENCE
@@ -99,6 +104,12 @@ class Report:
     continued: list[str] = field(default_factory=list)
     """Recipes this pass started, revived or had go on."""
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def winners(self) -> list[str]:
+        """Recipes that went to their whole budget."""
+        runners = ((e.label, r) for e in self.entries for r in e.runners)
+        return list(dict.fromkeys(label for label, r in runners if r.row.state == "completed"))
 
     def document(self) -> dict[str, Any]:
         """The report as JSON."""
@@ -215,10 +226,11 @@ def _decide(
     runners = [r for e in entries for r in e.runners]
     shares = {r.row.run_id: r.asked or first for r in runners if r.missing}
     stopped = {
-        e.label: f"unstable: {r.row.problems[0]}"
+        e.label: f"unstable: {problem}"
         for e in entries
         for r in e.runners
-        if r.row.problems and r.row.state == "running"
+        for problem in r.problems(first)[:1]
+        if r.row.state == "running"
     }
     if not shares and not any(r.busy for r in runners):
         shares, stopped = _judged(plan, ledger, entries)
