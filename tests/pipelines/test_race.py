@@ -119,6 +119,16 @@ def test_unstable_runs_are_stopped(plan: Plan, ledger: Ledger) -> None:
     assert steps(report)[4] < 40
 
 
+def test_a_young_model_may_be_truncated(plan: Plan, ledger: Ledger) -> None:
+    runner_ = race._runner(ledger, race.statuses(ledger, plan.rows())[0])
+    truncated, collapsed = "18% of recent responses truncated", "reward collapsed"
+    young = replace(runner_, row=replace(runner_.row, problems=[truncated, collapsed]))
+    assert young.problems(first=0.3) == [collapsed]
+    spent = {"steps": 12.0}
+    older = replace(young, row=replace(young.row, compute=spent))
+    assert older.problems(first=0.3) == [truncated, collapsed]
+
+
 def test_seeds_of_a_recipe_stay_together(root: Path, plan: Plan, ledger: Ledger) -> None:
     seeds = [runner(c, seed) for c in (0.4, 0.5, 0.6, 0.8) for seed in (0, 1)]
     report = finish(plan_of(root, *seeds), ledger)

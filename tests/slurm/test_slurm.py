@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipelines.config import Cluster
+from pipelines import race
+from pipelines.config import Cluster, Race
 from pipelines.errors import ServiceError
 from pipelines.launch import launch
 from pipelines.ledger import Ledger, RunFiles
 from pipelines.plan import Plan
 from pipelines.status import statuses
+from recipes.config import Budget, Optimizer
 from tests.fakes import eval_points, make_plan, tiny_config
 from tests.slurm.cluster import PrivateCluster
 
@@ -176,3 +179,25 @@ def test_real_training_on_slurm_can_be_ranked(
     ranked = rank_sweep(ledger, "tiny", Options())
     assert len(ranked.analysis.document()["fits"]) == 2
     assert (ledger.sweep("tiny").folder / "report.html").exists()
+
+
+@pytest.mark.usefixtures("fake_jobs")
+def test_a_race_submits_each_rung_and_leaves_out_what_it_stopped(
+    root: Path, ledger: Ledger, cluster: PrivateCluster
+) -> None:
+    behave(ledger, "spread")
+    lrs = dict(zip(LOSSES, (4e-4, 5e-4, 6e-4, 8e-4), strict=True))
+    budget = Budget(amount=40, eval_every=2)
+    configs = [tiny_config(n, budget=budget, optimizer=Optimizer(lr=lr)) for n, lr in lrs.items()]
+    plan = replace(make_plan(root, configs, cluster=SETTINGS), race=Race(rungs=[0.4, 1.0]))
+
+    def over() -> bool:
+        time.sleep(0.5)
+        return race.advance(plan, ledger).over
+
+    wait(over, 300)
+    assert states(plan, ledger) == ["stopped"] * 3 + ["completed"]
+    runs = [ledger.run(run.run_id) for run in plan.runs]
+    assert [steps(run)[-1] for run in runs] == [16, 16, 16, 40]
+    assert [run.history().attempts for run in runs] == [1, 1, 1, 2]
+    assert launch(plan, ledger).planned == []
