@@ -102,6 +102,7 @@ def submission(folder: Path) -> dict[str, Any]:
         os.environ["SLURM_CONF"] = str(cluster.configuration)
         made = grid(folder, "cluster=slurm", "+cluster.extra.hold=true", "cluster.parallel=1000")
         ledger = Ledger(folder / "root")
+        ledger.root.mkdir()
         launch.prepare(ledger, made.settings, made.runs[:1])  # the model and store are there
         taken = []
         submit = slurm.submit
@@ -175,13 +176,13 @@ def _manifest(made: Plan) -> dict[str, Any]:
     return {**document, "tracking": asdict(Tracking()), "runs": made.rows()}
 
 
-def _train(run: RunFiles) -> None:
-    """Points as a training writes them."""
-    for step in range(POINTS):
+def _train(run: RunFiles, count: int = POINTS, others: int = 9) -> None:
+    """Points as a training writes them: `count` of training, with so many metrics more."""
+    for step in range(count):
         compute = {"steps": step, "tokens": 1e4 * step, "flops": 1e12 * step, "gpu_hours": step / 9}
-        if step % (POINTS // (EVALUATIONS - 1)) == 0 or step == POINTS - 1:
+        if step % max(1, count // (EVALUATIONS - 1)) == 0 or step == count - 1:
             run.point(1, step, compute, dict.fromkeys(EVALUATED, 0.1 + step / 10000.0))
-        names = [*TRAINED, *(f"train/other_{number}" for number in range(9))]
+        names = [*TRAINED, *(f"train/other_{number}" for number in range(others))]
         run.point(1, step, compute, dict.fromkeys(names, 0.123456789 + step / 10000.0))
 
 
@@ -201,7 +202,7 @@ def curves(folder: Path) -> dict[str, Any]:
     }
     launch.write_request(ledger, "grid", made.runs[0], request)
     template = ledger.run(made.runs[0].run_id)
-    _train(template)
+    _train(template, EVALUATIONS, others=0)
     store = open_store(ledger, Tracking())
     ship(template, store)
     ids = [run.run_id for run in made.runs]
