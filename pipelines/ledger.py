@@ -35,6 +35,8 @@ TURNS = (
     "cancelled",
 )
 """Events that say where a run stands; the last one counts. Others (checkpoint) are news."""
+ENDS = TURNS[3:]
+"""Those with which training ends."""
 Kinds = Mapping[str, type | tuple[type, ...]]
 """What every record of a kind has; one that lacks it was damaged."""
 NUMBER = (int, float)
@@ -321,7 +323,7 @@ class History:
                 ends[item["reason"]] += 1
             elif name == "failed":
                 ends["failed"] += 1
-            under_way = name == "started" or (under_way and name not in TURNS)
+            under_way = name == "started" or (under_way and name not in ENDS)
         return ends
 
     @property

@@ -1,165 +1,331 @@
-"""Sweeps on a real, private Slurm cluster. Training is fake but for one test."""
+"""Sweeps on real, private Slurm clusters. Training is fake but for two tests."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from pipelines import race
-from pipelines.config import Cluster, Race
+from pipelines.config import Cluster
 from pipelines.errors import ServiceError
 from pipelines.launch import launch
 from pipelines.ledger import Ledger, RunFiles
 from pipelines.plan import Plan
 from pipelines.status import statuses
-from recipes.config import Budget, Optimizer
 from tests.fakes import eval_points, make_plan, tiny_config
-from tests.slurm.cluster import PrivateCluster
+from tests.slurm.cluster import PrivateCluster, wait
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("signals")]
-LOSSES = ("grpo", "cispo", "dapo", "bnpo")
-SETTINGS = Cluster(kind="slurm", parallel=2, partition="low", time_min=60, signal_delay_s=60)
+SETTINGS: dict[str, object] = {
+    "kind": "slurm",
+    "parallel": 2,
+    "partition": "low",
+    "time_min": 60,
+    "signal_delay_s": 60,
+}
+on_both = pytest.mark.parametrize("cluster", ["bare", "accounted"], indirect=True)
+accounted = pytest.mark.parametrize("cluster", ["accounted"], indirect=True)
+fake = pytest.mark.usefixtures("fake_jobs")
 
 
-@pytest.fixture(autouse=True)
-def nothing_left(cluster: PrivateCluster) -> Iterator[None]:
-    yield
-    cluster.ask("scancel", "--me")
-    wait(lambda: not cluster.ask("squeue", "--me", "--noheader").strip())
+class Case:
+    """A sweep of fake runs on a cluster, and what is known of it."""
+
+    def __init__(self, root: Path, cluster: PrivateCluster) -> None:
+        self.root, self.cluster, self.ledger = root, cluster, Ledger(root)
+        self.plan: Plan
+
+    def launch(self, behave: str = "", runs: int = 1, steps: int = 20, **settings: object) -> None:
+        """Launches a sweep of so many runs."""
+        configs = [tiny_config(steps=steps, seed=seed) for seed in range(runs)]
+        self.plan = make_plan(self.root, configs, cluster=Cluster(**{**SETTINGS, **settings}))
+        self.behave(behave)
+        assert len(launch(self.plan, self.ledger).planned) == runs
+
+    def behave(self, words: str) -> None:
+        self.ledger.runs.mkdir(exist_ok=True)
+        (self.ledger.runs / "behave").write_text(words)
+
+    def again(self) -> int:
+        """Launches it again; returns how many runs were submitted."""
+        return len(launch(self.plan, self.ledger).planned)
+
+    @property
+    def runs(self) -> list[RunFiles]:
+        return [self.ledger.run(run.run_id) for run in self.plan.runs]
+
+    @property
+    def run(self) -> RunFiles:
+        return self.runs[0]
+
+    @property
+    def states(self) -> list[str]:
+        return [row.state for row in statuses(self.ledger, self.plan.rows())]
+
+    @property
+    def error(self) -> str:
+        return str(statuses(self.ledger, self.plan.rows())[0].error)
+
+    @property
+    def job(self) -> str:
+        """The number of the first run's last job."""
+        return str(next(e["job"] for e in reversed(self.run.history().events) if "job" in e))
+
+    @property
+    def node(self) -> str:
+        return self.cluster.ask("squeue", "--noheader", f"--jobs={self.job}", "--format=%N").strip()
+
+    def until_training(self) -> None:
+        wait(lambda: len(self.run.points()) > 2)
+        self.behave("")  # of the next attempt
+
+    def until(self, *states: str, seconds: float = 120) -> None:
+        """Until each run has one of these states; says so at once if one fails."""
+
+        def there() -> bool:
+            self.cluster.hurry()
+            found = self.states
+            assert "failed" in states or "failed" not in found, self.error
+            return set(found) <= set(states)
+
+        wait(there, seconds)
+
+    def check(self, attempts: int | None = None, ends: dict[str, int] | None = None) -> None:
+        """Every run is complete, was trained once, by one process at a time, and has all points."""
+        assert self.again() == 0
+        assert set(self.states) == {"completed"}
+        for run in self.runs:
+            names = Counter(item["event"] for item in run.history().events)
+            assert names["finished"] == 1
+            amount = int(run.history().budget.amount)  # type: ignore[union-attr]
+            assert [step for step, _, _ in eval_points(run.points())] == [*range(0, amount + 1, 5)]
+            order = [point["attempt"] for point in run.points_since(0)[0]]
+            assert order == sorted(order)
+        if attempts is not None:
+            assert self.run.history().attempts == attempts
+        if ends is not None:
+            assert dict(self.run.history().ends) == ends
 
 
 @pytest.fixture
-def plan(root: Path) -> Plan:
-    return make_plan(root, [tiny_config(loss) for loss in LOSSES], cluster=SETTINGS)
+def case(root: Path, cluster: PrivateCluster) -> Case:
+    return Case(root, cluster)
 
 
-@pytest.fixture
-def runs(plan: Plan, ledger: Ledger) -> list[RunFiles]:
-    return [ledger.run(run.run_id) for run in plan.runs]
-
-
-def wait(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-
-
-def states(plan: Plan, ledger: Ledger) -> list[str]:
-    return [row.state for row in statuses(ledger, plan.rows())]
-
-
-def steps(run: RunFiles) -> list[int]:
-    return [step for step, _, _ in eval_points(run.points())]
-
-
-def job_id(run: RunFiles) -> str:
-    return str(next(e["job"] for e in run.history().events if e["event"] == "submitted"))
-
-
-def behave(ledger: Ledger, words: str) -> None:
-    ledger.runs.mkdir(exist_ok=True)
-    (ledger.runs / "behave").write_text(words)
-
-
-@pytest.mark.usefixtures("fake_jobs")
-def test_array_runs_so_many_at_a_time_and_is_not_submitted_twice(
-    plan: Plan, ledger: Ledger, runs: list[RunFiles], cluster: PrivateCluster
-) -> None:
-    behave(ledger, "slow")
-    assert len(launch(plan, ledger).planned) == 4
-    assert len({job_id(run).split("_")[0] for run in runs}) == 1
-    assert launch(plan, ledger).planned == []
+@fake
+@on_both
+def test_arrays_run_so_many_at_a_time_and_are_not_submitted_twice(case: Case) -> None:
+    case.launch("slow", runs=7, gres="gpu:1", container="env INSIDE=yes")
+    numbers = [
+        item["job"]
+        for run in case.runs
+        for item in run.history().events
+        if item["event"] == "submitted"
+    ]
+    assert sorted(Counter(number.split("_")[0] for number in numbers).values()) == [3, 4]
+    assert case.again() == 0
     seen: list[int] = []
 
     def done() -> bool:
-        found = states(plan, ledger)
+        found = case.states
         assert set(found) <= {"pending", "running", "completed"}
         seen.append(found.count("running"))
-        return found == ["completed"] * 4
+        return found == ["completed"] * 7
 
     wait(done)
     assert max(seen) == 2
-    assert [steps(run) for run in runs] == [[0, 5, 10, 15, 20]] * 4
-    assert [run.history().attempts for run in runs] == [1] * 4
-    assert launch(plan, ledger).planned == []
-    assert all(run.log(1).exists() for run in runs)
+    case.check(attempts=1, ends={})
+    assert all(run.log(1).exists() for run in case.runs)
 
 
-@pytest.mark.usefixtures("fake_jobs")
-def test_failed_run_says_why_and_is_not_submitted_again(
-    root: Path, ledger: Ledger, cluster: PrivateCluster
+@fake
+@accounted
+def test_more_than_the_queue_takes_is_submitted_later(case: Case) -> None:
+    configs = [tiny_config(seed=seed) for seed in range(5)]
+    settings = Cluster(**{**SETTINGS, "qos": "few", "account": "us"})
+    case.plan = make_plan(case.root, configs, cluster=settings)
+    report = launch(case.plan, case.ledger)
+    assert len(report.planned) == 2
+    assert "3 runs are left" in report.notes[0]
+
+    def done() -> bool:
+        case.again()
+        return set(case.states) == {"completed"}
+
+    wait(done)
+    case.check(attempts=1)
+
+
+@fake
+@on_both
+def test_failed_run_says_why_at_once_and_is_not_submitted_again(case: Case) -> None:
+    case.launch("fail")
+    case.until("failed")
+    assert case.error.endswith("ValueError: the loss became a pumpkin")
+    assert case.again() == 0
+    case.behave("")
+    assert len(launch(case.plan, case.ledger, retry=True).planned) == 1
+    case.until("completed")
+    case.check(attempts=2, ends={"failed": 1})
+
+
+@fake
+def test_error_is_tried_again_by_itself_as_often_as_asked(case: Case) -> None:
+    case.launch("fail", retries=1)
+    case.until("failed")
+    assert dict(case.run.history().ends) == {"failed": 2}
+    started = [item["job"] for item in case.run.history().events if item["event"] == "started"]
+    assert started == [case.job] * 2
+
+
+@fake
+@on_both
+def test_python_that_is_killed_goes_on_when_launched_again(case: Case) -> None:
+    case.launch("kill 12")
+    case.until("planned", seconds=60)
+    assert case.again() == 1
+    case.until("completed")
+    case.check(attempts=2, ends={"lost": 1})
+
+
+@fake
+def test_time_limit_is_signalled_saved_requeued_and_goes_on(case: Case) -> None:
+    case.launch("slow", steps=1000)
+    case.until_training()
+    case.cluster.ask("scontrol", "update", f"JobId={case.job}", "TimeLimit=1")
+    wait(lambda: case.run.history().turn == "requeued")
+    case.cluster.ask("scontrol", "update", f"JobId={case.job}", "TimeLimit=60")
+    assert case.again() == 0
+    case.until("completed")
+    case.check(attempts=2, ends={"time limit": 1})
+    started = [item["job"] for item in case.run.history().events if item["event"] == "started"]
+    assert started == [case.job] * 2
+
+
+@fake
+def test_requeue_by_an_administrator_goes_on(case: Case) -> None:
+    case.launch("slow", steps=200)
+    case.until_training()
+    case.cluster.ask("scontrol", "requeue", case.job)
+    case.until("completed")
+    case.check(attempts=2)
+    assert not case.run.history().ends
+
+
+@fake
+@on_both
+def test_preempted_run_saves_and_goes_on_by_itself(case: Case) -> None:
+    """With the user's signal where there is accounting, with SIGTERM where there is none."""
+    case.launch("slow", steps=400)
+    case.until_training()
+    node = case.node
+    urgent = ["--partition=high", f"--nodelist={node}", "--exclusive", "--output=/dev/null"]
+    case.cluster.ask("sbatch", *urgent, "--wrap=sleep 1")
+    wait(lambda: case.run.history().turn in ("requeued", "interrupted"))
+    case.until("completed")
+    case.check(attempts=2, ends={"preempted": 1})
+
+
+@fake
+def test_node_that_goes_down_loses_nothing(case: Case) -> None:
+    case.launch("slow", steps=400)
+    case.until_training()
+    node = case.node
+    case.cluster.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    case.until("completed")
+    case.check(attempts=2)
+    case.cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+@fake
+def test_of_two_processes_only_the_current_attempt_writes_where_slurmd_was_killed(
+    case: Case,
 ) -> None:
-    behave(ledger, "fail")
-    plan = make_plan(root, [tiny_config()], cluster=SETTINGS)
-    launch(plan, ledger)
-    wait(lambda: states(plan, ledger) == ["failed"])
-    (row,) = statuses(ledger, plan.rows())
-    assert row.error is not None
-    assert row.error.endswith("ValueError: the loss became a pumpkin")
-    assert launch(plan, ledger).planned == []
-    behave(ledger, "")
-    assert len(launch(plan, ledger, retry=True).planned) == 1
-    wait(lambda: states(plan, ledger) == ["completed"])
+    case.launch("slow", steps=2000)
+    case.until_training()
+    node = case.node
+    case.cluster.stop(node, signal.SIGKILL)
+    wait(lambda: case.run.history().attempts == 2 or case.cluster.hurry(), seconds=120)
+    assert "still at work" not in case.error
+    case.until("completed")
+    case.check(attempts=2, ends={"lost": 1})
+    assert "a later attempt trains this run" in case.run.log(1).read_text()
+    case.cluster.start_node(node)
 
 
-@pytest.mark.usefixtures("fake_jobs")
-def test_run_told_that_its_time_is_up_is_requeued_under_its_id_and_goes_on(
-    root: Path, ledger: Ledger, cluster: PrivateCluster
-) -> None:
-    behave(ledger, "slow")
-    plan = make_plan(root, [tiny_config(), tiny_config("cispo")], cluster=SETTINGS)
-    launch(plan, ledger)
-    run = ledger.run(plan.runs[0].run_id)
-    wait(lambda: len(steps(run)) > 1)
-    cluster.ask("scancel", "--signal=USR2", job_id(run))
-    wait(lambda: run.history().turn == "requeued")
-    wait(lambda: states(plan, ledger)[0] == "pending")
-    assert launch(plan, ledger).planned == []
-    behave(ledger, "")
-
-    def completed() -> bool:
-        """Slurm has a requeued job wait two minutes, anew each time it cleans up its first life."""
-        for line in cluster.ask("squeue", "--me", "--noheader", "--format=%i %r").splitlines():
-            if line.endswith(" BeginTime"):
-                cluster.ask("scontrol", "update", f"JobId={line.split()[0]}", "StartTime=now")
-        return states(plan, ledger) == ["completed"] * 2
-
-    wait(completed, seconds=180)
-    started = [item["job"] for item in run.history().events if item["event"] == "started"]
-    assert started == [job_id(run)] * 2
-    assert steps(run) == [0, 5, 10, 15, 20]
+@fake
+def test_controller_that_is_restarted_changes_nothing(case: Case) -> None:
+    case.launch("slow", runs=3, steps=50)
+    case.until_training()
+    case.cluster.stop("slurmctld")
+    assert set(case.states) <= {"running", "unknown"}
+    case.cluster.start_controller()
+    wait(lambda: "unknown" not in case.states)
+    case.until("completed")
+    case.check(attempts=1, ends={})
 
 
-@pytest.mark.usefixtures("fake_jobs")
-def test_cancelled_run_saves_and_goes_on_when_launched_again(
-    root: Path, ledger: Ledger, cluster: PrivateCluster
-) -> None:
-    behave(ledger, "slow")
-    plan = make_plan(root, [tiny_config()], cluster=SETTINGS)
-    launch(plan, ledger)
-    run = ledger.run(plan.runs[0].run_id)
-    wait(lambda: len(steps(run)) > 1)
-    cluster.ask("scancel", job_id(run))
-    wait(lambda: states(plan, ledger) == ["planned"])
-    behave(ledger, "")
-    assert len(launch(plan, ledger).planned) == 1
-    wait(lambda: states(plan, ledger) == ["completed"])
-    assert steps(run) == [0, 5, 10, 15, 20]
-    assert run.history().attempts == 2
+@fake
+@on_both
+def test_controller_that_is_killed_loses_and_doubles_nothing(case: Case) -> None:
+    case.launch("slow", runs=3, steps=50)
+    case.until_training()
+    case.cluster.stop("slurmctld", signal.SIGKILL)
+    case.cluster.start_controller()
+
+    def done() -> bool:
+        if "unknown" in case.states:
+            return False
+        case.cluster.hurry()
+        case.again()
+        return set(case.states) == {"completed"}
+
+    wait(done, seconds=180)
+    case.check()
 
 
-@pytest.mark.usefixtures("fake_jobs")
+@fake
+def test_nothing_is_lost_or_doubled_while_the_controller_is_away(case: Case) -> None:
+    case.launch("slow", runs=2, steps=30)
+    case.until_training()
+    case.cluster.stop("slurmctld")
+    with pytest.raises(ServiceError, match="Slurm does not answer"):
+        case.again()
+    wait(lambda: case.run.history().turn == "finished")
+    assert case.states[0] == "completed"
+    case.cluster.start_controller()
+    wait(lambda: "unknown" not in case.states)
+    case.until("completed")
+    case.check(attempts=1)
+
+
+@fake
+def test_run_whose_job_was_cancelled_saves_and_goes_on_when_launched_again(case: Case) -> None:
+    case.launch("slow", steps=200)
+    case.until_training()
+    case.cluster.ask("scancel", case.job)
+    case.until("planned")
+    assert case.run.history().turn == "interrupted"
+    assert case.again() == 1
+    case.until("completed")
+    case.check(attempts=2)
+
+
+@fake
+def test_job_that_cannot_start_its_training_is_told(case: Case) -> None:
+    case.launch(setup=["echo 'module: cuda/99 is not known' >&2", "exit 1"])
+    case.until("planned")
+    assert case.error.startswith(f"job {case.job} ended before it trained: module: cuda/99")
+
+
+@fake
 def test_options_that_slurm_refuses_are_one_line(
-    root: Path, ledger: Ledger, cluster: PrivateCluster, capfd: pytest.CaptureFixture[str]
+    case: Case, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = Cluster(kind="slurm", partition="nowhere")
-    with pytest.raises(ServiceError, match="Invalid partition") as caught:
-        launch(make_plan(root, [tiny_config()], cluster=settings), ledger)
+    with pytest.raises(ServiceError, match=r"[iI]nvalid partition") as caught:
+        case.launch(partition="nowhere")
     assert len(str(caught.value).splitlines()) == 1
     assert capfd.readouterr().err == ""
 
@@ -172,32 +338,10 @@ def test_real_training_on_slurm_can_be_ranked(
     from pipelines.tracking import sync
 
     configs = [tiny_config(loss, steps=40) for loss in ("grpo", "cispo")]
-    plan = make_plan(root, configs, cluster=SETTINGS)
+    plan = make_plan(root, configs, cluster=Cluster(**SETTINGS))
     launch(plan, ledger)
-    wait(lambda: states(plan, ledger) == ["completed"] * 2, seconds=240)
+    wait(lambda: [row.state for row in statuses(ledger, plan.rows())] == ["completed"] * 2, 240)
     assert sync(ledger, [run.run_id for run in plan.runs]) == 0
     ranked = rank_sweep(ledger, "tiny", Options())
     assert len(ranked.analysis.document()["fits"]) == 2
     assert (ledger.sweep("tiny").folder / "report.html").exists()
-
-
-@pytest.mark.usefixtures("fake_jobs")
-def test_a_race_submits_each_rung_and_leaves_out_what_it_stopped(
-    root: Path, ledger: Ledger, cluster: PrivateCluster
-) -> None:
-    behave(ledger, "spread")
-    lrs = dict(zip(LOSSES, (4e-4, 5e-4, 6e-4, 8e-4), strict=True))
-    budget = Budget(amount=40, eval_every=2)
-    configs = [tiny_config(n, budget=budget, optimizer=Optimizer(lr=lr)) for n, lr in lrs.items()]
-    plan = replace(make_plan(root, configs, cluster=SETTINGS), race=Race(rungs=[0.4, 1.0]))
-
-    def over() -> bool:
-        time.sleep(0.5)
-        return race.advance(plan, ledger).over
-
-    wait(over, 300)
-    assert states(plan, ledger) == ["stopped"] * 3 + ["completed"]
-    runs = [ledger.run(run.run_id) for run in plan.runs]
-    assert [steps(run)[-1] for run in runs] == [16, 16, 16, 40]
-    assert [run.history().attempts for run in runs] == [1, 1, 1, 2]
-    assert launch(plan, ledger).planned == []
