@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import itertools
 import json
 import math
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipelines.errors import ServiceError
 
 Record = dict[str, Any]
 """One line of a JSON-lines file."""
+Result = TypeVar("Result")
+STALE_WAITS_S = (0.1, 1.0, 5.0)
+"""How long it takes until a file whose handle was lost (ESTALE, of NFS) is opened again."""
 
 
 def append(path: Path, record: Mapping[str, object], *, sync: bool = False) -> None:
@@ -28,17 +33,35 @@ def append(path: Path, record: Mapping[str, object], *, sync: bool = False) -> N
         OSError: The line could not be written whole (a full disk).
     """
     line = (dumps(record) + "\n").encode()
+    tries = itertools.count()
+    _persistently(lambda: _append(path, line, sync=sync, again=next(tries) > 0))
+
+
+def _append(path: Path, line: bytes, *, sync: bool, again: bool) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = b"\n" + line
-        if os.write(descriptor, line) < len(line):
-            raise OSError(f"{path}: the disk is full")
+        before = os.pread(descriptor, len(line), max(0, size - len(line)))
+        if not (again and before == line):  # an earlier try wrote it, and lost the file only then
+            line = line if before.endswith(b"\n") or not size else b"\n" + line
+            if os.write(descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         if sync:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _persistently(action: Callable[[], Result]) -> Result:
+    """Does it, and does it again with a new handle where a file server has lost the one it had."""
+    for wait_s in STALE_WAITS_S:
+        try:
+            return action()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            time.sleep(wait_s)
+    return action()
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:
@@ -47,13 +70,17 @@ def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:
     Broken lines are skipped; the last one, while it has no end, is left for the next call.
     """
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
+        data = _persistently(lambda: _bytes(path, offset))
     except FileNotFoundError:
         return [], offset
     end = data.rfind(b"\n") + 1
     return list(_records(data[:end].splitlines())), offset + end
+
+
+def _bytes(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read()
 
 
 def tail(path: Path, mark: bytes = b"", last: int = 0, size: int = 1 << 16) -> list[Record]:
@@ -116,6 +143,10 @@ def _strict(value: object) -> object:
 
 def write(path: Path, text: str) -> None:
     """Replaces `path` by `text` in one step: a reader sees the old document or the new one."""
+    _persistently(lambda: _replace(path, text))
+
+
+def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:

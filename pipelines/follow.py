@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from pipelines import submit
-from pipelines.display import duration
+from pipelines.display import duration, note
+from pipelines.job import PATIENCE
 from pipelines.launch import launch
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan
@@ -21,8 +22,6 @@ from pipelines.status import RunStatus, statuses
 
 INTERVAL_S = {"local": 1.0, "slurm": 15.0}
 """Time between two looks; a scheduler is not asked more often."""
-PATIENCE = 3
-"""Attempts that may die one after another without a checkpoint; then a person has to look."""
 WAITED_FOR = ("pending", "running", "unknown")
 STEPS = 4
 """On a pipe a run is reported so often between its start and its end."""
@@ -43,6 +42,7 @@ def follow(plan: Plan, ledger: Ledger) -> bool:
             shown.show(rows)
             again = any(row.state == "planned" and row.fruitless < PATIENCE for row in rows)
             if not again and not any(row.state in WAITED_FOR for row in rows):
+                _tell_given_up(ledger, rows)
                 return all(row.state == "completed" for row in rows)
             if again:
                 launch(plan, ledger)
@@ -54,6 +54,14 @@ def follow(plan: Plan, ledger: Ledger) -> bool:
 def view() -> AbstractContextManager[Bars | Lines]:
     """What progress is shown with: bars on a terminal, lines on a pipe."""
     return Bars() if sys.stderr.isatty() else nullcontext(Lines())
+
+
+def _tell_given_up(ledger: Ledger, rows: Sequence[RunStatus]) -> None:
+    left = [row for row in rows if row.state == "planned"]
+    if left:
+        said = left[0].error or ledger.last_said() or "nothing was said"
+        tries = f"did not come to a checkpoint in {PATIENCE} tries"
+        note(f"{len(left)} runs {tries}, and are left: {said.splitlines()[-1]}")
 
 
 class Lines:

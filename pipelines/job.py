@@ -70,7 +70,7 @@ def claim(run: RunFiles, **fields: object) -> Claim | None:
     if held is None:
         return None
     history = run.history()
-    if history.turn == "cancelled" or run.beats_elsewhere() or _is_done(run, history):
+    if history.turn == "cancelled" or run.beats_elsewhere() or is_done(run, history):
         os.close(held)
         return None
     attempt, name = _start(run, history, **fields)
@@ -90,7 +90,7 @@ def take_over(run: RunFiles, launch: str, **fields: object) -> Claim | None:
         TimeoutError: The other process does not end.
     """
     history = run.history()
-    if not ours(history, launch) or _is_done(run, history):
+    if not ours(history, launch) or is_done(run, history):
         return None
     other = run.trained_on()
     attempt, name = _start(run, history, launch=launch, **fields)
@@ -114,7 +114,7 @@ def ours(history: History, launch: object) -> bool:
     return request is not None and request.get("launch") == launch and history.turn != "cancelled"
 
 
-def _is_done(run: RunFiles, history: History) -> bool:
+def is_done(run: RunFiles, history: History) -> bool:
     """Whether its budget is reached; sees that the events say so too."""
     result = run.result()
     if not (result and history.budget and reaches(result["compute"], history.budget)):

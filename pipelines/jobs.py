@@ -87,7 +87,8 @@ class Jobs:
         job = self.job(run_id, history)
         if job is not None:
             ours = job.status == "PENDING" and job.reason not in WAITS
-            return f"job {job.number} waits: {job.reason}" if ours else None
+            release = f" (scontrol release {job.number})" if "held" in job.reason.lower() else ""
+            return f"job {job.number} waits: {job.reason}{release}" if ours else None
         last = history.last
         if not self.slurm_answers or last is None or last["event"] != "submitted":
             return None

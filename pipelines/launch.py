@@ -244,7 +244,11 @@ def _status(ledger: Ledger, run: PlannedRun) -> RunStatus:
 
 def _state(jobs: Jobs, ledger: Ledger, run: PlannedRun) -> str:
     folder = ledger.run(run.run_id)
-    return jobs.state(folder, folder.history(), run.config.budget)
+    history = folder.history()
+    state = jobs.state(folder, history, run.config.budget)
+    if state == "completed" and history.turn == "started" and not folder.running():
+        job.is_done(folder, history)  # it was killed before it could say so
+    return state
 
 
 def _notes(

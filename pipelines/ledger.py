@@ -94,6 +94,11 @@ class Ledger:
         """What the array of jobs with this name is to do."""
         return self.submissions / f"{name}.json"
 
+    def last_said(self) -> str:
+        """The last line that jobs wrote to their standard errors before any run was theirs."""
+        logs = sorted(self.submissions.glob("*_log.err"), key=lambda path: path.stat().st_mtime)
+        return files.last_line(logs[-1]) if logs else ""
+
     def known_sweeps(self) -> list[str]:
         """Names of the sweeps that were launched here."""
         return sorted(path.parent.name for path in self.root.glob("sweeps/*/manifest.json"))
@@ -121,7 +126,8 @@ class Ledger:
             started = lane.stat().st_mtime
         except FileNotFoundError:
             return False
-        return time() - started < LANE_START_S or files.is_locked(lane)
+        # Clocks are set back, too.
+        return abs(time() - started) < LANE_START_S or files.is_locked(lane)
 
     def any_lane(self) -> bool:
         """Whether any local lane is at work."""
@@ -299,7 +305,8 @@ class History:
         for item in reversed(self.events):
             if item["event"] == "checkpoint":
                 break
-            asked += item["event"] == "planned"
+            local = item["event"] == "planned" and item["cluster"] == "local"
+            asked += local or item["event"] == "submitted"
             started += item["event"] == "started"
         return max(asked, started)
 

@@ -175,7 +175,7 @@ def test_slurm_is_asked_once_a_pass_and_only_if_a_run_needs_it(
     ("reason", "expected"),
     [
         ("Priority", None),
-        ("JobHeldAdmin", "job 7_0 waits: JobHeldAdmin"),
+        ("JobHeldAdmin", "job 7_0 waits: JobHeldAdmin (scontrol release 7_0)"),
         ("PartitionTimeLimit", "job 7_0 waits: PartitionTimeLimit"),
     ],
 )
