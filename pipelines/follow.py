@@ -14,7 +14,7 @@ from rich.text import Text
 
 from pipelines import submit
 from pipelines.display import duration, note
-from pipelines.job import PATIENCE
+from pipelines.job import PATIENCE as PATIENCE  # for who follows in other ways
 from pipelines.launch import launch
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan
@@ -41,10 +41,11 @@ def follow(plan: Plan, ledger: Ledger) -> bool:
             rows = statuses(ledger, plan.rows())
             shown.show(rows)
             again = any(row.state == "planned" and row.fruitless < PATIENCE for row in rows)
+            held = any(row.state == "pending" and row.error for row in rows)
             if not again and not any(row.state in WAITED_FOR for row in rows):
                 _tell_given_up(ledger, rows)
                 return all(row.state == "completed" for row in rows)
-            if again:
+            if again or held:
                 launch(plan, ledger)
             elif cluster.kind == "local":
                 submit.top_up(ledger, cluster)

@@ -92,11 +92,16 @@ def launch(
         todo = [run for run in todo if only is None or run.run_id in only]
         own = own_code.find((run.config for run in plan.runs), plan.config_dirs)
         own_code.importable(own)
+        released = slurm.release(jobs) if cluster.kind == "slurm" else []
         request = prepare(ledger, plan.settings, todo) if todo else {}
         request |= {"launch": uuid4().hex[:8]} if cluster.kind == "slurm" else {}
         request |= {"retry": True} if retry else {}
         code = snapshot.take(ledger, own)
         report = LaunchReport(plan.sweep, states, [run.run_id for run in todo])
+        if released:
+            report.notes.append(
+                f"released {', '.join(released)}: Slurm held what it could not start"
+            )
         report.notes.extend(_notes(ledger, runs, jobs, states, code, retry=retry))
         for run in todo:
             write_request(ledger, plan.sweep, run, {**request, **_names(code)})

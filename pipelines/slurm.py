@@ -30,6 +30,7 @@ SCANCEL_TIMEOUT_S = 60
 LIMITS = re.compile(r"^(?:MaxArraySize|MaxJobCount)\s*=\s*(\d+)", re.MULTILINE)
 FULL = re.compile(r"\w*Submit\w*Limit")
 """Why sbatch refuses what goes beyond the jobs that a user, an account or a QOS may have queued."""
+HELD = "launch failed requeued held"
 FROM_JOBS = ("SLURM_", "SUBMITIT_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
 """Variables of a job, which jobs launched from it must not take for their own."""
 KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
@@ -201,6 +202,18 @@ def _found(ledger: Ledger, name: str) -> str:
     if not numbers:
         raise ServiceError(f"cluster: sbatch did not answer within {SBATCH_TIMEOUT_S} s")
     return numbers[0].split("_")[0]
+
+
+def release(jobs: Jobs) -> list[str]:
+    """Has jobs wait their turn again that Slurm itself holds, and returns their numbers.
+
+    It does so where a node could not start a job: one that it took for a duplicate, say, after the
+    controller came back with an old state. Those that a person holds are left.
+    """
+    held = [item.number for item in jobs.in_queue if item.reason.replace("_", " ") == HELD]
+    if held:
+        ask(("scontrol", "release", *held))
+    return held
 
 
 def cancel(numbers: Sequence[str], with_signal: str | None = None) -> None:

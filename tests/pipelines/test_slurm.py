@@ -139,6 +139,22 @@ def test_sbatch_that_submitted_and_did_not_say_so_is_not_asked_again(
     assert ledger.run(plan.runs[0].run_id).history().turn == "finished"
 
 
+def test_jobs_that_slurm_holds_are_released_and_those_that_a_person_holds_are_not(
+    root: Path, ledger: Ledger, slurm: FakeSlurm
+) -> None:
+    plan = sweep(root, 2)
+    launch.launch(plan, ledger)
+    lines = slurm.queue()
+    reasons = ("launch failed requeued held", "JobHeldUser")
+    slurm.set_queue(
+        [[line[0], "PENDING", why, line[3]] for line, why in zip(lines, reasons, strict=True)]
+    )
+    report = launch.launch(plan, ledger)
+    assert [line for line in slurm.asked() if "release" in line] == ["scontrol release 1_0"]
+    assert report.notes[0] == "released 1_0: Slurm held what it could not start"
+    assert report.notes[-1].endswith("job 1_1 waits: JobHeldUser (scontrol release 1_1)")
+
+
 def test_launcher_that_died_after_sbatch_leaves_jobs_that_are_found(
     root: Path, ledger: Ledger, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,6 +208,9 @@ class PrivateCluster:
         """Ends all jobs, and waits until they are gone and all nodes are back."""
         self.ask("scancel", "--me")
         wait(lambda: not self.ask("squeue", "--me", "--noheader").strip())
+        ended = ("sinfo", "--noheader", "--states=drain,down", "--Node", "--format=%N")
+        for node in self.ask(*ended).split():
+            self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self.wait_until_idle()
 
     def hurry(self) -> None:
