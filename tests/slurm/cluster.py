@@ -208,10 +208,7 @@ class PrivateCluster:
         """Ends all jobs, and waits until they are gone and all nodes are back."""
         self.ask("scancel", "--me")
         wait(lambda: not self.ask("squeue", "--me", "--noheader").strip())
-        ended = ("sinfo", "--noheader", "--states=drain,down", "--Node", "--format=%N")
-        for node in self.ask(*ended).split():
-            self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
-        self.wait_until_idle()
+        wait(self._resumed)
 
     def hurry(self) -> None:
         """Has requeued jobs start now: Slurm lets them wait for two minutes."""
@@ -227,6 +224,13 @@ class PrivateCluster:
         except AssertionError:
             logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("slurm*.log"))
             raise TimeoutError(f"the cluster did not come up:\n{logs}") from None
+
+    def _resumed(self) -> bool:
+        """Takes nodes back that were given up, as far as Slurm lets it; whether all take jobs."""
+        with suppress(subprocess.SubprocessError):
+            if not self._all_idle():
+                self.ask("scontrol", "update", f"NodeName={','.join(self.nodes)}", "State=RESUME")
+        return self._all_idle()
 
     def _all_idle(self) -> bool:
         with suppress(subprocess.SubprocessError):

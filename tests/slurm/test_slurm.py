@@ -244,7 +244,6 @@ def test_node_that_goes_down_loses_nothing(case: Case) -> None:
     case.cluster.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     case.until("completed")
     case.check(attempts=2)
-    case.cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
 
 @fake
