@@ -95,7 +95,8 @@ class Lane:
         self._child = None
         history = taken.run.history()
         if history.turn == "started" and history.attempts == taken.attempt:
-            _write_end(taken, code)
+            if not job.is_done(taken.run, history):
+                _write_end(taken, code)
             closing = fork.Process(target=_close, args=(self._ledger, taken.run))
             closing.start()
             closing.join()

@@ -251,7 +251,7 @@ def _state(jobs: Jobs, ledger: Ledger, run: PlannedRun) -> str:
     folder = ledger.run(run.run_id)
     history = folder.history()
     state = jobs.state(folder, history, run.config.budget)
-    if state == "completed" and history.turn == "started" and not folder.running():
+    if state == "completed" and history.turn in ("started", "died") and not folder.running():
         job.is_done(folder, history)  # it was killed before it could say so
     return state
 
