@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipelines.config import Cluster
+from pipelines import race
+from pipelines.config import Cluster, Race
 from pipelines.errors import ServiceError
 from pipelines.launch import launch
 from pipelines.ledger import Ledger, RunFiles
 from pipelines.plan import Plan
 from pipelines.status import statuses
+from recipes.config import Budget, Optimizer
 from tests.fakes import eval_points, make_plan, tiny_config
 from tests.slurm.cluster import PrivateCluster, wait
 
@@ -352,3 +356,24 @@ def test_real_training_on_slurm_can_be_ranked(
     ranked = rank_sweep(ledger, "tiny", Options())
     assert len(ranked.analysis.document()["fits"]) == 2
     assert (ledger.sweep("tiny").folder / "report.html").exists()
+
+
+@fake
+def test_a_race_submits_each_rung_and_leaves_out_what_it_stopped(case: Case) -> None:
+    case.behave("spread")
+    lrs = dict(zip(("grpo", "cispo", "dapo", "bnpo"), (4e-4, 5e-4, 6e-4, 8e-4), strict=True))
+    budget = Budget(amount=40, eval_every=2)
+    configs = [tiny_config(n, budget=budget, optimizer=Optimizer(lr=lr)) for n, lr in lrs.items()]
+    plan = make_plan(case.root, configs, cluster=Cluster(**SETTINGS))
+    case.plan = replace(plan, race=Race(rungs=[0.4, 1.0]))
+
+    def over() -> bool:
+        time.sleep(0.5)
+        return race.advance(case.plan, case.ledger).over
+
+    wait(over, 300)
+    assert case.states == ["stopped"] * 3 + ["completed"]
+    last = [eval_points(run.points())[-1][0] for run in case.runs]
+    assert last == [16, 16, 16, 40]
+    assert [run.history().attempts for run in case.runs] == [1, 1, 1, 2]
+    assert case.again() == 0
