@@ -34,7 +34,9 @@ def plan(arguments: Namespace) -> int:
     rows = statuses(ledger, made.rows())
     costs = price(made, rows)
     stopped = {row.run_id for row in rows if row.state == "stopped"}
-    spent = [spending(made, rows, stopped, axis) for axis in (made.compute, "gpu_hours")]
+    spent = [
+        spending(made, rows, stopped, axis) for axis in dict.fromkeys([made.compute, "gpu_hours"])
+    ]
     ceiling, hours = made.max_gpu_hours, spent[-1]
     status = int(ceiling is not None and hours.spent + (hours.remaining or 0.0) > ceiling)
     if arguments.json:

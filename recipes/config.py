@@ -387,7 +387,7 @@ class RunConfig:
         self._check_schedule()
         self._check_micro_batch()
         if self.length.kind == "interrupt" and not self.task.end_of_thinking:
-            allowed = "truncate | penalty, with a task that has no end_of_thinking"
+            allowed = "truncate | penalty, with a task that has no end_of_thinking (digits has one)"
             raise ConfigError("length.kind", self.length.kind, allowed)
         if self.execution.rollouts == "async":
             self._check_asynchronous()

@@ -58,7 +58,7 @@ def test_the_defaults_of_the_classes_are_those_of_the_files() -> None:
         ("length", "truncate"),
         ("staleness", "on_policy"),
         ("model", "embedded"),
-        ("task", "digits"),
+        ("task", "digits_direct"),
         ("optimizer", "adamw"),
     ]:
         of_file = OmegaConf.load(CONF / axis / f"{option}.yaml")
@@ -79,7 +79,7 @@ def test_the_defaults_of_the_classes_are_those_of_the_files() -> None:
     ],
 )
 def test_recipes_have_their_published_values(name: str, expected: str) -> None:
-    axes = composed(f"recipe={name}", "task=digits_thinking")
+    axes = composed(f"recipe={name}", "task=digits")
     batch, precision = axes["batch"], axes["precision"]
     values = [
         axes["loss"]["name"],

@@ -216,6 +216,15 @@ AXES: dict[str, dict[str, Any]] = {
         "advantage": Advantage("batch"),
     },
     "penalty": {"length": Length("penalty", cache=0.5), "precision": Precision("bf16", True)},
+    "scalerl": {
+        "loss": Loss("cispo", epsilon_high=5.0),
+        "aggregation": Aggregation("prompt"),
+        "advantage": Advantage("batch"),
+        "filtering": Filtering("drop", max_pass_rate=0.9),
+        "staleness": Staleness("pipeline", 8),
+        "length": Length("interrupt", earliest=0.4, latest=0.6),
+        "task": replace(TINY.task, max_completion_tokens=10, end_of_thinking="="),
+    },
 }
 
 
@@ -232,7 +241,11 @@ def test_stopped_and_continued_equals_uninterrupted_on_every_axis(
     assert stopped.points == straight.points
     assert stopped.compute == straight.compute
     last = straight.points[30, "train"]
-    expected = {"ppo": ("staleness", 1), "pipeline": ("staleness", 3)}
+    expected = {
+        "ppo": ("staleness", 1),
+        "pipeline": ("staleness", 3),
+        "scalerl": ("staleness", 8),
+    }
     if axis in expected:
         name, value = expected[axis]
         assert last[f"train/{name}"] == value
