@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import race
+from pipelines.cancel import stop
 from pipelines.config import Cluster, Race
 from pipelines.errors import ServiceError
 from pipelines.launch import launch
@@ -310,6 +311,24 @@ def test_nothing_is_lost_or_doubled_while_the_controller_is_away(case: Case) -> 
     wait(lambda: "unknown" not in case.states)
     case.until("completed")
     case.check(attempts=1)
+
+
+@fake
+def test_stopped_runs_save_leave_the_queue_and_stay_stopped_until_retried(case: Case) -> None:
+    case.launch("slow", runs=4)
+    wait(lambda: len(case.run.points()) > 1)
+    ids = [run.run_id for run in case.runs]
+    assert stop(case.ledger, ids, "a test") == ids
+    assert case.states == ["stopped"] * 4
+    ended = [item["event"] for item in case.run.history().events]
+    assert ended[ended.index("cancelled") :] == ["cancelled", "checkpoint", "interrupted"]
+    wait(lambda: not case.cluster.ask("squeue", "--me", "--noheader").strip())
+    assert case.again() == 0
+    case.behave("")
+    assert len(launch(case.plan, case.ledger, retry=True).planned) == 4
+    case.until("completed")
+    case.check(attempts=2)
+    assert case.runs[3].history().attempts == 1
 
 
 @fake
