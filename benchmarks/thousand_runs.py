@@ -98,7 +98,7 @@ def submission(folder: Path) -> dict[str, Any]:
 
     if missing():
         return {"skipped": f"not installed: {', '.join(missing())}"}
-    with PrivateCluster(folder / "slurm", first_port=17450) as cluster:
+    with PrivateCluster(folder / "slurm", "bench", accounting=False) as cluster:
         os.environ["SLURM_CONF"] = str(cluster.configuration)
         made = grid(folder, "cluster=slurm", "+cluster.extra.hold=true", "cluster.parallel=1000")
         ledger = Ledger(folder / "root")
