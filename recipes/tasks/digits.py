@@ -14,7 +14,7 @@ SEED = 2510_13786
 """Of the split into training and held-out prompts: a property of the task, not of a run."""
 MAX_TRAIN_PROMPTS = 20_000
 """More are not listed; four digits have 10,000 in all."""
-HESITATION = 0.35
+HESITATION = 0.4
 """Chance that a step of the thinking that is taught is written once more: lengths differ even
 between thoughts about one prompt, and there is room to learn to think less."""
 

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from recipes import models
-from recipes.config import Budget, ConfigError, Model, Precision, RunConfig, Task
+from recipes.config import (
+    Budget,
+    ConfigError,
+    Execution,
+    Length,
+    Model,
+    Precision,
+    RunConfig,
+    Task,
+)
 from recipes.evaluate import evaluate
 from recipes.meter import adapter_parameters, parameter_count
 from recipes.train import train
@@ -213,3 +222,19 @@ def test_the_default_model_starts_at_a_fifth_to_a_third(tmp_path: Path) -> None:
     start = evaluate(trainer, trainer.data, 0)
     assert 0.2 <= start.pass_rate <= 0.33
     assert start.truncation_rate < 0.25
+
+
+@pytest.mark.slow
+def test_thinking_starts_at_a_fifth_to_a_third_and_is_needed(
+    models_dir: Path, tmp_path: Path
+) -> None:
+    """Some of it is cut off; an answer after one token of it is hardly ever right."""
+    task = Task(end_of_thinking="#", max_completion_tokens=42)
+    config = RunConfig(task=task, execution=Execution(threads=1))
+    trainer = built(config, models_dir, tmp_path)
+    start = evaluate(trainer, trainer.data, 0)
+    assert 0.2 <= start.pass_rate <= 0.35
+    assert 0.05 <= start.truncation_rate <= 0.25
+    at_once = replace(config, length=Length("interrupt", earliest=0.03, latest=0.03))
+    cut = built(at_once, models_dir, tmp_path / "cut")
+    assert evaluate(cut, cut.data, 0).pass_rate < 0.05
