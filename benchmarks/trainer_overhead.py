@@ -29,7 +29,13 @@ import torch
 import transformers
 import trl
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerCallback
+from transformers import (
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from recipes import models, tasks
 from recipes.arguments import arguments
@@ -45,14 +51,21 @@ Build = Callable[[RunConfig, Path], trl.GRPOTrainer]
 
 
 class Clock(TrainerCallback):
-    """Notes the CPU time at which each step begins."""
+    """Notes the CPU time at which each step begins, and ends the training after `steps`."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
         self.began: list[float] = []
+        self.steps = steps
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         """Called by transformers."""
         self.began.append(time.process_time())
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Called by transformers, last."""
+        control.should_training_stop = state.global_step >= self.steps
 
     def per_step_s(self) -> float:
         """Seconds from one step's beginning to the next's: the first quartile, least disturbed."""
@@ -102,8 +115,7 @@ def plain(config: RunConfig, models_dir: Path) -> trl.GRPOTrainer:
 
 def seconds(build: Build, config: RunConfig, models_dir: Path, steps: int) -> float:
     """Seconds a step of one training, without the evaluations that plain TRL does not do."""
-    trainer, clock = build(config, models_dir), Clock()
-    trainer.args.max_steps = steps
+    trainer, clock = build(config, models_dir), Clock(steps)
     trainer.args.eval_on_start = False
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(clock)
@@ -137,7 +149,7 @@ def pairs_of(measure: Callable[[Build], Any], pairs: int) -> list[Any]:
     for index in range(pairs):
         order = (ours, plain) if index % 2 else (plain, ours)
         found.append({build.__name__: measure(build) for build in order})
-        print(found[-1])
+        print(found[-1], flush=True)
     return found
 
 
