@@ -5,6 +5,7 @@ PYTHON ?= python3
 ROOT ?= outputs
 PORT ?= 5000
 JOBS ?= 2
+SLURM := slurm-wlm munge slurmdbd mariadb-server
 BIN := .venv/bin
 STAMP := .venv/.installed
 export HF_HUB_OFFLINE ?= 1
@@ -40,10 +41,11 @@ test: $(STAMP)  ## The default suite, with coverage
 test-slow: $(STAMP)  ## What takes minutes: long simulations, larger training runs
 	$(BIN)/python -m pytest -m 'slow and not slurm and not services and not gpu'
 
-test-slurm: $(STAMP)  ## On a private Slurm cluster that the suite starts and stops
-	@command -v slurmctld munged >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq \
-	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm munge; } \
-	  || { echo "test-slurm: needs slurm-wlm and munge: apt-get install slurm-wlm munge"; exit 2; }
+test-slurm: $(STAMP)  ## On private Slurm clusters that the suite starts and stops
+	@{ command -v slurmctld && command -v munged && command -v slurmdbd && command -v mariadbd; } >/dev/null \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq \
+	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM); } \
+	  || { echo "test-slurm: needs: apt-get install $(SLURM)"; exit 2; }
 	$(BIN)/python -m pytest -m slurm tests/slurm
 
 test-services: $(STAMP)  ## MLflow on a private PostgreSQL that the suite starts and stops
