@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from recipes import models
-from recipes.checkpoints import Checkpoints
+from recipes.checkpoints import STATE, Checkpoints
 from recipes.config import ConfigError, Model
 from recipes.train import train
 from tests.recipes.conftest import TINY, Recorder, tiny
@@ -42,13 +42,18 @@ def test_checkpoint_with_code_in_it_is_not_run(
     checkpoint = Checkpoints(trained / "checkpoints", 2).latest()
     assert checkpoint is not None
     whole = (checkpoint / name).read_bytes()
+    sizes = (checkpoint / STATE).read_text()
     bomb = tmp_path / "it-ran"
     try:
         torch.save({"state": Bomb(bomb)}, checkpoint / name)
+        document = json.loads(sizes)
+        document["sizes"][name] = (checkpoint / name).stat().st_size  # or it counts as damaged
+        (checkpoint / STATE).write_text(json.dumps(document))
         with pytest.raises((pickle.UnpicklingError, RuntimeError), match=r"(?i)weights"):
             train(TINY, trained, models_dir, Recorder())
     finally:
         (checkpoint / name).write_bytes(whole)
+        (checkpoint / STATE).write_text(sizes)
     assert not bomb.exists()
     torch.load(_saved(Bomb(bomb), tmp_path), weights_only=False)
     assert bomb.exists()  # it would have

@@ -377,6 +377,23 @@ def test_real_training_on_slurm_can_be_ranked(
     assert (ledger.sweep("tiny").folder / "report.html").exists()
 
 
+def test_two_processes_train_one_run_and_one_of_them_writes(
+    root: Path, ledger: Ledger, cluster: PrivateCluster
+) -> None:
+    setup = ["export MASTER_ADDR=127.0.0.1"]  # virtual nodes have names that resolve nowhere
+    settings = Cluster(**{**SETTINGS, "processes": 2, "setup": setup})
+    plan = make_plan(root, [tiny_config(steps=10)], cluster=settings)
+    launch(plan, ledger)
+    run = ledger.run(plan.runs[0].run_id)
+    wait(lambda: run.history().turn in ("finished", "failed"), 300)
+    assert run.history().error is None
+    assert [step for step, _, _ in eval_points(run.points_since(0)[0])] == [0, 5, 10]
+    names = Counter(item["event"] for item in run.history().events)
+    assert (names["started"], names["finished"]) == (1, 1)
+    states = list((run.folder / "checkpoints" / "step-000010").glob("rng_state_*.pth"))
+    assert len(states) == 2  # both were there
+
+
 @fake
 def test_a_race_submits_each_rung_and_leaves_out_what_it_stopped(case: Case) -> None:
     case.behave("spread")
