@@ -158,3 +158,27 @@ def test_from_sweep_to_promotion_on_the_command_line(
     assert main([*large, "budget.log_every=1"]) == 2
     assert main(["verify", "small-promoted", "--root", str(ledger.root)]) == 0
     assert main(["rank", "small-promoted", "--root", str(ledger.root)]) == 0
+
+
+@pytest.mark.slow
+def test_a_composed_recipe_is_confirmed_before_it_is_promoted(
+    ledger: Ledger, fake_jobs: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The leave-one-out trains with the tests' training: then nothing beats what was composed."""
+    low, high = (0.60, 1.6, 60), TRUE
+    curves = {"base": low, "loss=cispo": high, "batch=16x8": high}
+    axes = {"loss": ["cispo"], "batch": ["16x8"]}
+    promoting.sweep(ledger, curves, strategy="one_at_a_time", axes=axes)
+    large = ["promote", "known", f"root={ledger.root}", "--confirm-loo", "--json"]
+    assert main([*large, "budget.eval_every=20"]) == 0
+    confirming = json.loads(capsys.readouterr().out)
+    assert confirming["confirming"] == "known-promoted-loo"
+    assert {run["budget"] for run in confirming["runs"]} == {800.0}
+    assert not ledger.promotion("known-promoted").evidence.exists()
+    assert main([*large, "budget.eval_every=20", "--follow"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["sweep"], document["winner"]["run"]) == ("known-promoted-loo", "base")
+    assert document["winner"]["config"]["loss"]["name"] == "cispo"
+    assert document["winner"]["config"]["batch"]["prompts"] == 16
+    assert ledger.run(document["run_id"]).points()[-1]["compute"]["steps"] == 1600
+    assert main(["verify", "known-promoted", "--root", str(ledger.root)]) == 0
