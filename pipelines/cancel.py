@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from time import monotonic, sleep
 
@@ -12,6 +12,7 @@ from pipelines import files, slurm
 from pipelines.errors import ServiceError, UserError
 from pipelines.jobs import Jobs
 from pipelines.ledger import Ledger, RunFiles
+from recipes.config import Budget
 
 UNDER_WAY = ("planned", "pending", "running")
 """States of what can be stopped."""
@@ -20,7 +21,13 @@ WAIT_S = 600.0
 POLL_S = 0.1
 
 
-def stop(ledger: Ledger, run_ids: Iterable[str], why: str, wait_s: float = WAIT_S) -> list[str]:
+def stop(
+    ledger: Ledger,
+    run_ids: Iterable[str],
+    why: str,
+    wait_s: float = WAIT_S,
+    budgets: Mapping[str, Budget] | None = None,
+) -> list[str]:
     """Stops those of the runs that are not over, until `retry` plans them again.
 
     That they are to stop is written down first, so that nothing starts them again meanwhile, even
@@ -31,6 +38,8 @@ def stop(ledger: Ledger, run_ids: Iterable[str], why: str, wait_s: float = WAIT_
         run_ids: Which.
         why: Kept with the event.
         wait_s: After so long a Slurm job is killed; a process here, or elsewhere, is left to save.
+        budgets: Run to what its sweep wants of it, where a race has asked for less so far; what a
+            race left or stopped before that is then no longer the race's to take up again.
 
     Returns:
         The runs that were stopped.
@@ -40,7 +49,8 @@ def stop(ledger: Ledger, run_ids: Iterable[str], why: str, wait_s: float = WAIT_
         UserError: A run is being trained by a process on another machine; all others were stopped.
     """
     jobs = Jobs(ledger)
-    runs = [run for run in map(ledger.run, run_ids) if _state(jobs, run) in UNDER_WAY]
+    wanted = budgets or {}
+    runs = [run for run in map(ledger.run, run_ids) if _open(jobs, run, wanted.get(run.run_id))]
     with files.locked(ledger.claim_lock):  # no lane is just choosing one of them
         for run in runs:
             run.event("cancelled", why=why)
@@ -57,14 +67,16 @@ def stop(ledger: Ledger, run_ids: Iterable[str], why: str, wait_s: float = WAIT_
     return [run.run_id for run in runs]
 
 
-def _state(jobs: Jobs, run: RunFiles) -> str:
+def _open(jobs: Jobs, run: RunFiles, budget: Budget | None) -> bool:
+    """Whether there is something to stop: the run, or a race that may take it up again."""
     history = run.history()
     if history.budget is None:
-        return "never planned"
-    state = jobs.state(run, history, history.budget)
+        return False
+    state = jobs.state(run, history, budget or history.budget)
     if state == "unknown":
         raise ServiceError("cluster: Slurm does not answer (squeue); nothing was cancelled")
-    return state
+    raced = budget is not None and state == "stopped" and "by" in (history.last or {})
+    return state in UNDER_WAY or raced
 
 
 def _asked(jobs: Jobs, run: RunFiles) -> bool:

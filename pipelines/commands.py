@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def plan(arguments: Namespace) -> int:
     """Prints the runs a sweep would make."""
     from pipelines.costs import costs as price
-    from pipelines.costs import spending
+    from pipelines.costs import over_ceiling, spending
     from pipelines.ledger import Ledger
     from pipelines.plan import plan as make
     from pipelines.status import statuses
@@ -37,8 +37,7 @@ def plan(arguments: Namespace) -> int:
     spent = [
         spending(made, rows, stopped, axis) for axis in dict.fromkeys([made.compute, "gpu_hours"])
     ]
-    ceiling, hours = made.max_gpu_hours, spent[-1]
-    status = int(ceiling is not None and hours.spent + (hours.remaining or 0.0) > ceiling)
+    status = int(over_ceiling(made, rows) is not None)
     if arguments.json:
         runs = [{**row.document(), "cost": cost} for row, cost in zip(rows, costs, strict=True)]
         found = {"spending": [asdict(item) for item in spent], "max_gpu_hours": made.max_gpu_hours}
@@ -70,7 +69,20 @@ def launch(arguments: Namespace) -> int:
     ledger = Ledger(made.settings.root)
     if made.space:
         return _search(arguments, made, ledger)
+    _check_ceiling(made, ledger)
     return _submit(arguments, ledger, [(made, None)])
+
+
+def _check_ceiling(made: Plan, ledger: Ledger) -> None:
+    """Refuses to submit what would spend more GPU-hours than the sweep may, as far as known."""
+    from pipelines.costs import over_ceiling
+    from pipelines.errors import UserError
+    from pipelines.status import statuses
+
+    hours = over_ceiling(made, statuses(ledger, made.rows())) if made.max_gpu_hours else None
+    if hours is not None:
+        allowed = f"at least {hours:.3g}, or `race` in place of `launch`"
+        raise UserError(f"sweep.max_gpu_hours: got {made.max_gpu_hours:g}, allowed: {allowed}")
 
 
 def _search(arguments: Namespace, made: Plan, ledger: Ledger) -> int:
@@ -206,10 +218,12 @@ def cancel(arguments: Namespace) -> int:
     from pipelines.cancel import stop
     from pipelines.ledger import Ledger
     from pipelines.manifest import rows_of
+    from recipes.config import Budget
 
     ledger = Ledger(arguments.root)
     rows = rows_of(ledger, _name(arguments))
-    ids = stop(ledger, [row["run_id"] for row in rows], arguments.why)
+    budgets = {row["run_id"]: Budget(**row["budget"]) for row in rows}
+    ids = stop(ledger, budgets, arguments.why, budgets=budgets)
     if arguments.json:
         display.emit({"stopped": ids})
     else:

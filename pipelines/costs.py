@@ -80,3 +80,11 @@ def spending(
         left[out] = None if so_far is None or rest is None else so_far + rest
     spent = sum(row.compute.get(axis, 0.0) for row in rows)
     return Spending(axis, spent, saved=left[True], remaining=left[False])
+
+
+def over_ceiling(plan: Plan, rows: Sequence[RunStatus]) -> float | None:
+    """GPU-hours the sweep takes in all, where that is known to be more than it may spend."""
+    stopped = {row.run_id for row in rows if row.state == "stopped"}
+    hours = spending(plan, rows, stopped, "gpu_hours")
+    total = hours.spent + (hours.remaining or 0.0)
+    return total if plan.max_gpu_hours is not None and total > plan.max_gpu_hours else None

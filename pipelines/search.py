@@ -27,6 +27,7 @@ from optuna.trial import TrialState, create_trial
 from analysis.curves import Curve, curve
 from analysis.racing import Rule, Standing, judge
 from pipelines import files
+from pipelines.costs import over_ceiling
 from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, view
 from pipelines.launch import LaunchReport, launch
 from pipelines.ledger import Ledger, RunFiles, SweepFiles
@@ -87,6 +88,8 @@ def extend(plan: Plan, ledger: Ledger) -> Plan:
     under_way = _under_way(ledger, [row for of in rows.values() for row in of])
     free = -(-(plan.settings.cluster.parallel - under_way) // len(space.seeds))
     count = min(plan.search.trials - len(rows), free)
+    if over_ceiling(plan, [row for of in rows.values() for row in of]) is not None:
+        count = 0
     if count <= 0 and under_way:
         return plan
     recipes = _recipes(plan, ledger, rows)

@@ -11,6 +11,7 @@ import pytest
 from pipelines import race, submit
 from pipelines.cli import main
 from pipelines.config import Race
+from pipelines.costs import over_ceiling
 from pipelines.launch import launch
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan, PlannedRun
@@ -111,6 +112,19 @@ def test_a_race_revives_what_it_stopped_and_not_what_a_person_did(
     assert report.entries[2].runners[0].stopped_by == "person"
 
 
+def test_a_cancelled_sweep_is_raced_no_further(
+    plan: Plan, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    race.advance(plan, ledger)
+    train_waiting(ledger)
+    race.advance(plan, ledger)  # four are stopped, one waits for its second rung
+    assert main(["cancel", "tiny", f"--root={ledger.root}"]) == 0
+    assert capsys.readouterr().out.startswith("5 of 5 runs stopped")
+    report = race.advance(replace(plan, race=replace(RUNGS, margin=0.9)), ledger)
+    assert report.over
+    assert [e.runners[0].stopped_by for e in report.entries] == ["person"] * 5
+
+
 def test_unstable_runs_are_stopped(plan: Plan, ledger: Ledger) -> None:
     behave(ledger, "spread collapse 0.0008")
     report = finish(plan, ledger)
@@ -157,6 +171,15 @@ def test_a_ceiling_of_gpu_hours_ends_it(plan: Plan, ledger: Ledger) -> None:
     assert steps(report) == [12] * 4 + [24]
     reached = finish(replace(plan, max_gpu_hours=72 / 3600), ledger)
     assert reached.notes == ["the ceiling of 0.02 GPU-hours is reached: 0.02 spent"]
+
+
+def test_launch_and_plan_know_the_ceiling(plan: Plan, ledger: Ledger) -> None:
+    race.advance(plan, ledger)
+    train_waiting(ledger)
+    rows = race.statuses(ledger, plan.rows())
+    assert over_ceiling(replace(plan, max_gpu_hours=200 / 3600), rows) is None
+    whole = over_ceiling(replace(plan, max_gpu_hours=199 / 3600), rows)
+    assert whole == pytest.approx(200 / 3600)  # five runs of 40 steps
 
 
 SWEEP = """
