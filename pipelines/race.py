@@ -141,6 +141,8 @@ def advance(plan: Plan, ledger: Ledger) -> Report:
             plan = extend(plan, ledger)
         entries = _entries(plan, ledger)
         shares, stopped, notes = _decide(plan, ledger, entries)
+        # As it was when that was decided: what came to its rung since is judged by the next pass.
+        over = not shares and not any(r.busy for e in entries for r in e.runners)
         _stop(ledger, entries, stopped)
         if shares:
             launch(plan, ledger, shares=shares)
@@ -149,8 +151,7 @@ def advance(plan: Plan, ledger: Ledger) -> Report:
     continued = [e.label for e in entries if any(r.row.run_id in shares for r in e.runners)]
     judged = {e.label: e.standing for e in entries}
     entries = [replace(e, standing=judged[e.label]) for e in _entries(plan, ledger)]
-    busy = shares or any(r.busy for e in entries for r in e.runners)
-    return Report(plan, entries, not busy, _spending(plan, entries), stopped, continued, notes)
+    return Report(plan, entries, over, _spending(plan, entries), stopped, continued, notes)
 
 
 def follow(plan: Plan, ledger: Ledger) -> Report:
@@ -278,7 +279,7 @@ def _reason(standing: Standing, plan: Plan) -> str:
     close = f" or within {plan.race.margin:g} of it" if plan.race.margin else ""
     return (
         f"a chance of {standing.chance:.1%} of being the best{close}, below "
-        f"{plan.race.threshold:.0%}"
+        f"{plan.race.threshold:.1%}"
     )
 
 

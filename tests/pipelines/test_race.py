@@ -93,6 +93,17 @@ def test_a_pass_without_news_changes_nothing(plan: Plan, ledger: Ledger) -> None
     assert [events(ledger, run) for run in plan.runs] == after
 
 
+def test_what_comes_to_its_rung_during_a_pass_is_judged_by_the_next(
+    plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race.advance(plan, ledger)
+    monkeypatch.setattr(submit, "top_up", lambda *_: train_waiting(ledger))
+    assert not race.advance(plan, ledger).over
+    monkeypatch.undo()
+    monkeypatch.setattr(submit, "_start_lane", lambda *_: None)
+    assert len(race.advance(plan, ledger).stopped) == 4
+
+
 def test_launch_leaves_what_a_race_stopped(plan: Plan, ledger: Ledger) -> None:
     finish(plan, ledger)
     assert launch(plan, ledger).planned == []
