@@ -207,6 +207,10 @@ class RunFiles:
         """Writes down that something happened; on the disk when this returns."""
         files.append(self.events_file, {"event": name, "time": time(), **fields}, sync=True)
 
+    def remark(self, name: str, **fields: object) -> None:
+        """Writes down what can be found out again, without waiting for the disk."""
+        files.append(self.events_file, {"event": name, "time": time(), **fields})
+
     def history(self) -> History:
         """What happened so far."""
         return History(_whole(files.read(self.events_file)[0], EVENT))

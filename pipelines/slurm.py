@@ -128,7 +128,8 @@ def _submit(order: Order, name: str, slot: Slot, run_ids: Sequence[str]) -> str:
     files.write(script, _script(order, name, slot, len(run_ids)))
     number = _sbatch(script) or _found(ledger, name)
     for task, run_id in enumerate(run_ids):
-        ledger.run(run_id).event("submitted", job=f"{number}_{task}", launch=order.launch)
+        # The queue tells it too, by the name of the array, should power fail before it is written.
+        ledger.run(run_id).remark("submitted", job=f"{number}_{task}", launch=order.launch)
     return number
 
 
