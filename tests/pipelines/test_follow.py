@@ -84,11 +84,52 @@ def test_run_whose_process_died_is_launched_again(
 
 
 def test_run_that_dies_again_and_again_without_a_checkpoint_is_left_to_a_person(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Plan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    world = World(monkeypatch, [[row("planned", 10, fruitless=3)]])
+    world = World(
+        monkeypatch, [[row("planned", 10, fruitless=3, error="a\nits process was ended")]]
+    )
     assert not follow.follow(plan, Ledger(tmp_path))
     assert world.done == []
+    given_up = "1 runs did not come to a checkpoint in 3 tries, and are left: its process was ended"
+    assert capsys.readouterr().err.splitlines()[-1] == given_up
+
+
+def test_lane_that_can_never_start_is_given_up_with_what_it_said(
+    root: Path,
+    ledger: Ledger,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fake_training: None,
+) -> None:
+    """Lanes are started for real, with code that cannot even be imported."""
+    (tmp_path / "broken" / "pipelines").mkdir(parents=True)
+    code = "raise ImportError('libcudart.so.12 is not there')"
+    (tmp_path / "broken" / "pipelines" / "__init__.py").write_text(code)
+    monkeypatch.setattr("pipelines.lane.python_path", lambda code: str(tmp_path / "broken"))
+    monkeypatch.setattr(Ledger, "any_lane", lambda self: not self.last_said())
+    monkeypatch.setattr(Ledger, "at_work", lambda self, lane: lane.exists() and self.any_lane())
+    monkeypatch.setattr(follow, "PATIENCE", 1)
+    made = make_plan(root, [tiny_config()])
+    assert not follow.follow(made, ledger)
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("1 runs did not come to a checkpoint in 1 tries, and are left: ")
+    assert "libcudart.so.12 is not there" in told
+    assert ledger.run(made.runs[0].run_id).history().attempts == 0
+
+
+def test_job_that_slurm_holds_is_launched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(tmp_path, [tiny_config()], cluster=Cluster(kind="slurm"))
+    scenes = [[row("pending", error="job 7_0 waits: launch failed requeued held")]]
+    world = World(monkeypatch, [*scenes, [row("completed", 100)]])
+    assert follow.follow(plan, Ledger(tmp_path))
+    assert world.done == ["launch", "sleep 15"]
 
 
 def test_failure_is_shown_and_is_the_answer(
