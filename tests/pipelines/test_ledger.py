@@ -195,3 +195,40 @@ def test_names_lead_nowhere_else(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["demo", "2026", "été", "it's", "a b", "a$(b);c", "x" * 100])
 def test_any_other_name_is_one_folder(name: str, tmp_path: Path) -> None:
     assert Ledger(tmp_path).sweep(name).folder.parent == tmp_path / "sweeps"
+
+
+def test_ends_are_counted_apart_and_only_errors_count_for_retries() -> None:
+    def happened(*names: str, **fields: object) -> list[dict[str, object]]:
+        return [{"event": name, "time": 0.0, **fields} for name in names]
+
+    events = [
+        *happened("planned", retries=2, cluster="slurm"),
+        *happened("submitted", job="1_0"),
+        *happened("started", "checkpoint", "interrupted"),
+        *happened("requeued", reason="time limit"),
+        *happened("started", "interrupted"),
+        *happened("requeued", reason="preempted"),
+        *happened("started"),  # its node failed
+        *happened("planned", retries=2, cluster="slurm"),
+        *happened("started", "failed"),
+        *happened("requeued", reason="error"),
+        *happened("started"),
+        *happened("died", reason="filesystem"),
+        *happened("requeued", reason="filesystem"),
+        *happened("started", "finished"),
+    ]
+    history = History(events)
+    ends = {"time limit": 1, "preempted": 1, "lost": 1, "failed": 1, "filesystem": 1}
+    assert dict(history.ends) == ends
+    assert (history.errors, history.retries) == (1, 2)
+    again = [*events, *happened("planned", retry=True, retries=0, cluster="slurm")]
+    assert (History(again).errors, History(again).retries) == (0, 0)
+
+
+def test_submissions_that_came_to_nothing_are_fruitless_too() -> None:
+    asked = {"event": "planned", "cluster": "local"}
+    assert History([asked, asked]).fruitless == 2
+    remote = {"event": "planned", "cluster": "slurm"}
+    assert History([remote, remote]).fruitless == 0  # the queue had no room
+    submitted = {"event": "submitted", "job": "1_0"}
+    assert History([remote, submitted, remote, submitted]).fruitless == 2
