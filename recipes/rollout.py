@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from recipes.config import Length
+from recipes.config import ConfigError, Length
 
 if TYPE_CHECKING:
     from recipes.trainer import AblationTrainer
@@ -84,8 +84,11 @@ def _interrupted(
     """Thinks up to a cut drawn for each completion, and answers in what is left for it."""
     limit, end = trainer.max_completion_length, trainer.config.task.end_of_thinking
     earliest, latest, answer = interruption(trainer.config.length, limit)
-    completions = _generate(trainer, prompt_ids, generations, latest)
     forced = trainer.processing_class(text=end, add_special_tokens=False)["input_ids"]
+    if len(forced) >= answer:
+        allowed = f"less than the {answer} tokens that length.latest leaves for it and an answer"
+        raise ConfigError("task.end_of_thinking", end, allowed)
+    completions = _generate(trainer, prompt_ids, generations, latest)
     cuts = torch.randint(earliest, latest + 1, (len(completions),)).tolist()
     for completion, tokens in zip(completions, cuts, strict=True):
         if _thinks_on(trainer, completion.ids, tokens):

@@ -162,3 +162,12 @@ def test_an_interrupting_run_goes_on_as_if_it_had_not_been_stopped(
     assert parts.compute == whole.compute
     norms = {whole.points[step, "train"]["train/grad_norm"] for step in (1, 2, 3, 4)}
     assert len(norms) > 2
+
+
+def test_a_phrase_that_leaves_no_room_for_an_answer_is_refused(
+    models_dir: Path, tmp_path: Path
+) -> None:
+    short = replace(THINKING, end_of_thinking="====")  # 4 tokens are left for it
+    trainer = built(tiny(task=short, length=INTERRUPT), models_dir, tmp_path)
+    with pytest.raises(ConfigError, match=r"task.end_of_thinking: got '====', allowed: less than"):
+        roll_out(["12="], trainer)
