@@ -145,13 +145,13 @@ def status(folder: Path) -> dict[str, Any]:
     _train(template)
     for number, run in enumerate(made.runs):
         files_of = ledger.run(run.run_id)
-        files_of.event("started", attempt=1)
+        files_of.remark("started", attempt=1)
         for step in range(0, 300, 10):
-            files_of.event("checkpoint", attempt=1, step=step)
+            files_of.remark("checkpoint", attempt=1, step=step)
         if files_of.run_id != template.run_id:
             shutil.copy(template.metrics_file, files_of.metrics_file)
         if number % 2:
-            files_of.event("failed", attempt=1, error="ValueError: no")
+            files_of.remark("failed", attempt=1, error="ValueError: no")
     files.write_json(ledger.sweep("grid").manifest_file, _manifest(made))
     command = [sys.executable, "-m", "pipelines.cli", "status", "grid", "--root", str(ledger.root)]
 
