@@ -166,7 +166,8 @@ def _options(order: Order, name: str, slot: Slot) -> dict[str, Any]:
         "dependency": slot.after and f"afterany:{slot.after}",
         "array_parallelism": slot.share,
         "setup": [*cluster.setup, *exports],
-        "srun_args": list(cluster.srun) or None,
+        # Else a process that waits for one that failed would, until the time limit.
+        "srun_args": ["--kill-on-bad-exit=1", *cluster.srun],
         "additional_parameters": {"requeue": True, **cluster.extra},
     }
     return {key: value for key, value in options.items() if value is not None}
