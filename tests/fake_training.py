@@ -1,8 +1,9 @@
 """Stands in for ``recipes/train.py``: the same points, checkpoints and resumes, without training.
 
 What it does is told by words in a file ``behave`` in the folder of all runs: ``fail``, ``slow``
-(0.1 s a step), ``kill STEP`` (it kills itself there, unless it was resumed), ``spread`` (the curve
-levels off at 1000 times the learning rate), ``collapse LR`` (the run with it does from step 12 on).
+(0.1 s a step), ``hold`` (it waits while the word is there), ``kill STEP`` (it kills itself there,
+unless it was resumed), ``spread`` (the curve levels off at 1000 times the learning rate),
+``collapse LR`` (the run with it does from step 12 on).
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> Run
         step += 1
         if "slow" in words:
             time.sleep(0.1)
+        while "hold" in words and "hold" in script.read_text():
+            time.sleep(0.02)
         if "kill" in words and not resumed and step == int(words[words.index("kill") + 1]):
             os.kill(os.getpid(), signal.SIGKILL)
         stop = sink.should_stop()

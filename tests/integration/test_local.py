@@ -73,7 +73,7 @@ def launcher(
 def launch(ledger: Ledger, code: Path, *flags: str, losses: str = ",".join(LOSSES)) -> list[str]:
     """What `launch` printed, after it ended."""
     process = launcher(ledger, code, *flags, losses=losses)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     return out.split()
 
@@ -82,7 +82,7 @@ def behave(ledger: Ledger, words: str) -> None:
     (ledger.runs / "behave").write_text(words)
 
 
-def wait(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait(condition: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -135,7 +135,7 @@ def test_killed_training_goes_on_from_its_checkpoint_when_launched_again(
 def test_killed_lane_leaves_its_run_alone_and_is_replaced(
     ledger: Ledger, runs: list[RunFiles], code: Path
 ) -> None:
-    behave(ledger, "slow")
+    behave(ledger, "hold")
     launch(ledger, code)
     training = runs[:2]
     wait(lambda: all(steps(run) for run in training))
@@ -143,7 +143,11 @@ def test_killed_lane_leaves_its_run_alone_and_is_replaced(
         os.kill(parent(pid(run)), signal.SIGKILL)
     time.sleep(0.1)
     assert all(run.running() for run in training)
-    assert launch(ledger, code, "--follow") == ["0", "True"]
+    again = launcher(ledger, code, "--follow")
+    assert again.stdout
+    assert again.stdout.readline() == "0\n"
+    behave(ledger, "")
+    assert again.communicate(timeout=120)[0] == "True\n"
     assert [steps(run) for run in runs] == [[0, 5, 10, 15, 20]] * 3
     assert [run.history().attempts for run in runs] == [1, 1, 1]
 
@@ -171,7 +175,7 @@ def test_launches_at_once_train_each_run_once(
     ledger: Ledger, runs: list[RunFiles], code: Path
 ) -> None:
     both = [launcher(ledger, code) for _ in range(2)]
-    assert sorted(process.communicate(timeout=60)[0] for process in both) == ["0\n", "3\n"]
+    assert sorted(process.communicate(timeout=120)[0] for process in both) == ["0\n", "3\n"]
     wait(lambda: finished(runs))
     assert [run.history().attempts for run in runs] == [1, 1, 1]
 
