@@ -6,6 +6,7 @@ The arithmetic is this file's own: plain loops over sequences and tokens, from t
 from __future__ import annotations
 
 import math
+import random
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,6 +25,7 @@ from recipes.trainer import AblationTrainer
 from tests.recipes.conftest import Recorder, tiny
 
 GENERATIONS, SEQUENCES, LONGEST = 4, 16, 4
+END = 2  # the tiny tokenizer's end token; digits are 3 to 12
 LENGTHS = [1, 2, 3, 4, 4, 4, 2, 1, 3, 3, 3, 3, 2, 4, 1, 4]
 REWARDS = [1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 1, 0]  # the second group has no variance
 FORCED = {
@@ -106,8 +108,12 @@ def gradient(
     kept = torch.ones(SEQUENCES, dtype=torch.bool)
     if config.filtering.zero_variance == "drop":
         kept = varied_groups(made["advantages"], GENERATIONS)
-    batch = trainer.batches._batch(made, kept)
-    trainer.batches._queue._waiting = [batch]
+    trainer.batches._queue._waiting = [trainer.batches._batch(made, kept)]
+    return backward(trainer, model)
+
+
+def backward(trainer: AblationTrainer, model: torch.nn.Module) -> tuple[Tensor, float]:
+    """Gradient and loss of the next optimizer batch, in as many micro-batches as it takes."""
     trainer.model.zero_grad()
     trainer.model.train()
     accumulation = trainer.args.gradient_accumulation_steps
@@ -191,3 +197,20 @@ def _terms(
     return [
         torch.minimum(ratios[t] * advantage, ratios[t].clamp(low, high) * advantage) for t in tokens
     ]
+
+
+def scripted(prompt_ids: list[list[int]], *_: object) -> tuple[list[list[int]], None]:
+    """Completions in place of generated ones: the same for the n-th sample of a prompt, always."""
+    seen: dict[tuple[int, ...], int] = {}
+    completions = []
+    for ids in map(tuple, prompt_ids):
+        seen[ids] = seen.get(ids, 0) + 1
+        draw = random.Random(str((ids, seen[ids])))
+        right = [*sorted(ids[:-1]), END]
+        easy = random.Random(str(ids)).random()  # some prompts pass always or never
+        passes = easy < 0.2 or (easy < 0.8 and draw.random() < 0.4)
+        wrong = [draw.randrange(3, 13) for _ in range(draw.randint(1, 3))] + [END] * draw.randint(
+            0, 1
+        )
+        completions.append(right if passes else wrong)
+    return completions, None

@@ -9,8 +9,11 @@ import warnings
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from recipes.arguments import SCALE_REWARDS
 from recipes.config import (
+    Advantage,
     Aggregation,
     Budget,
     Execution,
@@ -19,11 +22,23 @@ from recipes.config import (
     RunConfig,
     Staleness,
 )
+from recipes.sampling import Prompts
+from recipes.staleness import RolloutQueue
 from recipes.train import train
-from tests.recipes.by_hand import gradient, one_step, rows, set_up, trainer_of
+from recipes.trainer import AblationTrainer
+from tests.recipes.by_hand import (
+    backward,
+    gradient,
+    one_step,
+    rows,
+    scripted,
+    set_up,
+    trainer_of,
+)
 from tests.recipes.conftest import Recorder, tiny
 from tests.recipes.test_batches import LOSSES, STALE
 
+SCALES, FILTERS = ("prompt", "batch", "none"), ("keep", "drop", "resample")
 CASES = [(loss, "native", "drop") for loss in LOSSES]
 CASES += [("cispo", over, keep) for over in ("sample", "prompt") for keep in ("keep", "drop")]
 
@@ -49,8 +64,24 @@ def gradients(folder: Path, models_dir: Path) -> None:
         config.execution = Execution(4, threads=1)  # two micro-batches in each process
         set_up(trainer, config)
         found.append(gradient(trainer, rows(), model)[0])
+    found += advantages_and_filters(trainer, model)
     if trainer.accelerator.is_main_process:
         torch.save(torch.stack(found), folder / "gradients.pt")
+
+
+def advantages_and_filters(trainer: AblationTrainer, model: torch.nn.Module) -> list[Tensor]:
+    """The gradient of a batch of scripted completions, from drawing its prompts on."""
+    trainer._generate_single_turn = scripted
+    found = []
+    for scale in SCALES:
+        for zero_variance in FILTERS:
+            config = one_step(advantage=Advantage(scale), filtering=Filtering(zero_variance))
+            set_up(trainer, config)
+            trainer.scale_rewards = SCALE_REWARDS[scale]
+            trainer.batches._prompts = Prompts([80], [1.0], seed=0)
+            trainer.batches._queue = RolloutQueue(config.staleness, trainer.batches._generate)
+            found.append(backward(trainer, model)[0])
+    return found
 
 
 RUN = tiny(

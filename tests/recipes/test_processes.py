@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from recipes import models
-from tests.recipes.by_hand import expected, one_step, rows
-from tests.recipes.processes import CASES, case
+from tests.recipes.by_hand import expected, one_step, rows, trainer_of
+from tests.recipes.processes import CASES, advantages_and_filters, case
 
 TIMEOUT_S = 300
 
@@ -46,9 +46,14 @@ def test_the_gradient_is_that_of_one_process(models_dir: Path, tmp_path: Path) -
     run("gradients", tmp_path, models_dir)
     found = torch.load(tmp_path / "gradients.pt", weights_only=True)
     start = models.load(one_step(), models_dir)[0]
-    for gradient, names in zip(found, CASES, strict=True):
+    for gradient, names in zip(found[: len(CASES)], CASES, strict=True):
         right, _ = expected(start, rows(), case(*names))
         torch.testing.assert_close(gradient, right, rtol=1e-4, atol=1e-5, msg=str(names))
+    alone = trainer_of(one_step(), models_dir, tmp_path)
+    scripted = advantages_and_filters(alone, alone.model)
+    torch.testing.assert_close(found[len(CASES) :], torch.stack(scripted), rtol=1e-4, atol=1e-5)
+    differ = {tuple(row.tolist()) for row in found[len(CASES) :]}
+    assert len(differ) == len(scripted)  # each choice is another
 
 
 def test_a_run_of_two_processes_reports_once_and_resumes_exactly(
