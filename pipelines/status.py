@@ -43,6 +43,8 @@ class RunStatus:
     """Seconds left at the pace of the last points, where it is running."""
     problems: list[str] = field(default_factory=list)
     """What is wrong with the last points (`analysis.health`), in sentences."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """How often training ended early, by why (`History.ends`)."""
 
     @property
     def health(self) -> str | None:
@@ -75,6 +77,7 @@ class RunStatus:
             "pass_rate": self.pass_rate,
             "truncation": self.truncation,
             "attempts": self.attempts,
+            "ends": self.ends,
             "error": self.error,
             "eta_s": self.eta_s,
             "health": self.health,
@@ -111,7 +114,15 @@ def _status(jobs: Jobs, run: RunFiles, row: Record) -> RunStatus:
         error=_error(state, history) or _trouble(jobs, run.run_id, state, history),
         eta_s=_eta(points, budget) if state == "running" else None,
         problems=_problems(points),
+        ends=_ends(state, history),
     )
+
+
+def _ends(state: str, history: History) -> dict[str, int]:
+    ends = history.ends
+    if state == "planned" and history.turn == "started":  # and nobody is at it
+        ends["lost"] += 1
+    return dict(ends)
 
 
 def _error(state: str, history: History) -> str | None:
@@ -180,7 +191,10 @@ def table(rows: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
     """Headers and lines of a table of `rows`."""
     headers = ["run", "recipe", "seed", "state", "done", "pass rate", "truncated", "health"]
     headers += ["left", "tries"]
-    failed = any(row.error for row in rows)
+    further = {
+        "ended early": any(row.ends for row in rows),
+        "error": any(row.error for row in rows),
+    }
     lines = []
     for row in rows:
         line = [row.run_id, row.label, str(row.seed), row.state, f"{row.progress:.0%}"]
@@ -191,8 +205,10 @@ def table(rows: Sequence[RunStatus]) -> tuple[list[str], list[list[str]]]:
             duration(row.eta_s),
             str(row.attempts),
         ]
-        lines.append([*line, (row.error or "").split("\n")[-1]] if failed else line)
-    return [*headers, "error"] if failed else headers, lines
+        ends = ", ".join(f"{count} {why}" for why, count in row.ends.items())
+        cells = {"ended early": ends, "error": (row.error or "").split("\n")[-1]}
+        lines.append([*line, *(cells[name] for name, given in further.items() if given)])
+    return [*headers, *(name for name, given in further.items() if given)], lines
 
 
 def _share(value: float | None) -> str:

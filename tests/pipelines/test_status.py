@@ -60,6 +60,7 @@ def test_run_without_files(ledger: Ledger) -> None:
         "pass_rate": None,
         "truncation": None,
         "attempts": 0,
+        "ends": {},
         "error": None,
         "eta_s": None,
         "health": None,
@@ -89,13 +90,29 @@ def test_failed_run_says_why(ledger: Ledger, run: RunFiles) -> None:
     headers, lines = table([row])
     assert headers[-1] == "error"
     assert lines == [
-        ["abc", "loss=cispo", "3", "failed", "0%", "-", "-", "-", "-", "1", "ValueError: no"]
+        ["abc", "loss=cispo", "3", "failed", "0%", *["-"] * 4, "1", "1 failed", "ValueError: no"]
     ]
     told = ["", "abc (loss=cispo): failed", "    Traceback", "    ValueError: no"]
     assert list(errors([row])) == told
     again = [row, replace(row, run_id="d"), replace(row, run_id="e", state="completed", error=None)]
     assert list(errors(again)) == ["", "abc (loss=cispo) and 1 more: failed", *told[2:]]
     assert summary(again) == "3 runs: 2 failed, 1 completed"
+
+
+def test_ends_are_counted_apart_and_shown_where_there_are_any(
+    ledger: Ledger, run: RunFiles
+) -> None:
+    for reason in ("preempted", "time limit", "preempted"):
+        run.event("started", attempt=1)
+        run.event("requeued", reason=reason)
+    run.event("started", attempt=4)
+    assert status(ledger).document()["ends"] == {"preempted": 2, "time limit": 1, "lost": 1}
+    with files.locked(run.lock_file):  # somebody is at it: not lost
+        row = status(ledger)
+    assert row.ends == {"preempted": 2, "time limit": 1}
+    headers, lines = table([row, replace(row, ends={})])
+    assert headers[-1] == "ended early"
+    assert [line[-1] for line in lines] == ["2 preempted, 1 time limit", ""]
 
 
 def test_error_of_an_earlier_attempt_is_over_once_it_runs_again(
