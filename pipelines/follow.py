@@ -14,6 +14,7 @@ from rich.text import Text
 
 from pipelines import submit
 from pipelines.display import duration, note
+from pipelines.errors import ServiceError
 from pipelines.job import PATIENCE as PATIENCE  # for who follows in other ways
 from pipelines.launch import launch
 from pipelines.ledger import Ledger
@@ -37,19 +38,50 @@ def follow(plan: Plan, ledger: Ledger) -> bool:
     """
     cluster = plan.settings.cluster
     with view() as shown:
+        passes = Passes(shown)
         while True:
-            rows = statuses(ledger, plan.rows())
-            shown.show(rows)
-            again = any(row.state == "planned" and row.fruitless < PATIENCE for row in rows)
-            held = any(row.state == "pending" and row.error for row in rows)
-            if not again and not any(row.state in WAITED_FOR for row in rows):
-                _tell_given_up(ledger, rows)
-                return all(row.state == "completed" for row in rows)
-            if again or held:
-                launch(plan, ledger)
-            elif cluster.kind == "local":
-                submit.top_up(ledger, cluster)
+            with passes:
+                rows = statuses(ledger, plan.rows())
+                shown.show(rows)
+                again = any(row.state == "planned" and row.fruitless < PATIENCE for row in rows)
+                held = any(row.state == "pending" and row.error for row in rows)
+                if not again and not any(row.state in WAITED_FOR for row in rows):
+                    _tell_given_up(ledger, rows)
+                    return all(row.state == "completed" for row in rows)
+                if again or held:
+                    launch(plan, ledger)
+                elif cluster.kind == "local":
+                    submit.top_up(ledger, cluster)
             sleep(INTERVAL_S[cluster.kind])
+
+
+class Passes:
+    """Outlives a service (scheduler, store, filesystem) that is out of reach for a while.
+
+    That is told once, and the pass made again later; but the first pass, which may find what no
+    waiting mends, ends with it.
+    """
+
+    def __init__(self, shown: Bars | Lines) -> None:
+        self._shown = shown
+        self._first = True
+        self._told: set[str] = set()
+
+    def __enter__(self) -> None:
+        """Begins a pass."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        outlived = isinstance(error, ServiceError | OSError) and not self._first
+        if outlived and str(error) not in self._told:
+            self._told.add(str(error))
+            self._shown.say(f"{error}; tried again")
+        self._first = self._first and error is not None
+        return outlived
 
 
 def view() -> AbstractContextManager[Bars | Lines]:

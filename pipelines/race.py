@@ -16,7 +16,7 @@ from typing import Any
 from analysis.racing import Rule, Standing, judge
 from pipelines import cancel, files, submit
 from pipelines.costs import Spending, costs, spending, whole
-from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, view
+from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, Passes, view
 from pipelines.launch import launch, part
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan
@@ -157,13 +157,15 @@ def advance(plan: Plan, ledger: Ledger) -> Report:
 def follow(plan: Plan, ledger: Ledger) -> Report:
     """Repeats the pass until the race is over, and shows what becomes of the runs."""
     with view() as shown:
+        passes = Passes(shown)
         while True:
-            report = advance(plan, ledger)
-            shown.show([r.row for entry in report.entries for r in entry.runners])
-            for line in news(report):
-                shown.say(line)
-            if report.over:
-                return report
+            with passes:
+                report = advance(plan, ledger)
+                shown.show([r.row for entry in report.entries for r in entry.runners])
+                for line in news(report):
+                    shown.say(line)
+                if report.over:
+                    return report
             sleep(INTERVAL_S[plan.settings.cluster.kind])
 
 

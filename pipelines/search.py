@@ -28,7 +28,7 @@ from analysis.curves import Curve, curve
 from analysis.racing import Rule, Standing, judge
 from pipelines import files
 from pipelines.costs import over_ceiling
-from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, view
+from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, Passes, view
 from pipelines.launch import LaunchReport, launch
 from pipelines.ledger import Ledger, RunFiles, SweepFiles
 from pipelines.plan import Combination, Plan, PlannedRun, Space
@@ -112,12 +112,14 @@ def advance(plan: Plan, ledger: Ledger) -> tuple[Plan, LaunchReport]:
 def follow(plan: Plan, ledger: Ledger) -> tuple[Plan, bool]:
     """Repeats the pass until all trials are done; returns their plan, and whether all completed."""
     with view() as shown:
+        passes = Passes(shown)
         while True:
-            plan, _ = advance(plan, ledger)
-            rows = statuses(ledger, plan.rows())
-            shown.show(rows)
-            if not any(_waited_for(row) for row in rows):
-                return plan, all(row.state == "completed" for row in rows)
+            with passes:
+                plan, _ = advance(plan, ledger)
+                rows = statuses(ledger, plan.rows())
+                shown.show(rows)
+                if not any(_waited_for(row) for row in rows):
+                    return plan, all(row.state == "completed" for row in rows)
             sleep(INTERVAL_S[plan.settings.cluster.kind])
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from pipelines import follow
 from pipelines.config import Cluster
+from pipelines.errors import ServiceError
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan
 from pipelines.status import RunStatus
@@ -73,6 +74,39 @@ def test_follows_until_all_is_done(
         "abc  loss=cispo  running  30%  pass rate 0.500  9 s left",
         "abc  loss=cispo  completed  100%  pass rate 0.500",
     ]
+
+
+def test_service_that_is_away_for_a_while_does_not_end_it(
+    plan: Plan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scenes = [[row(state)] for state in ("planned", "planned", "planned", "completed")]
+    world = World(monkeypatch, scenes)
+    answers = iter([None, ServiceError("cluster: away"), ServiceError("cluster: away")])
+
+    def launch(plan: Plan, ledger: Ledger) -> None:
+        answer = next(answers)
+        if answer:
+            raise answer
+
+    monkeypatch.setattr(follow, "launch", launch)
+    assert follow.follow(plan, Ledger(tmp_path))
+    assert world.done == ["sleep 1"] * 3
+    assert capsys.readouterr().err.count("cluster: away; tried again") == 1
+
+
+def test_service_that_is_away_from_the_beginning_is_told(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise ServiceError("cluster: away")
+
+    World(monkeypatch, [[row("planned")]])
+    monkeypatch.setattr(follow, "launch", away)
+    with pytest.raises(ServiceError, match="away"):
+        follow.follow(plan, Ledger(tmp_path))
 
 
 def test_run_whose_process_died_is_launched_again(
