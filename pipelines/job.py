@@ -23,6 +23,7 @@ from typing import get_type_hints
 from uuid import uuid4
 
 from pipelines import files
+from pipelines.errors import UserError
 from pipelines.files import Record
 from pipelines.ledger import HEARTBEAT_S, History, Ledger, RunFiles, reaches
 from pipelines.redact import redacted
@@ -293,10 +294,11 @@ def train(ledger: Ledger, taken: Claim, tell: Tell | None = None) -> int | None:
 
 def _write_error(run: RunFiles, sink: RunSink, error: Exception) -> None:
     """Writes down what ended a run, and whether it goes on by itself."""
+    if run.history().turn == "died":  # another rank was first, and is why this one ends
+        return
     trouble = _disk_trouble(run, error)
     if trouble is None:
-        last = "".join(traceback.format_exception(error)).splitlines()[-ERROR_LINES:]
-        sink.event("failed", error=redacted("\n".join(last)))
+        sink.event("failed", error=_last_lines(error))
     else:
         sink.event("died", reason="filesystem", error=f"filesystem: {trouble}")
     history = run.history()
@@ -359,8 +361,30 @@ def assist(ledger: Ledger, run: RunFiles, launch: str, fields: Record) -> int:
         if over or monotonic() > end:
             return 0
         sleep(PROBE_S)
-    train_run(config_of(run), run.folder, ledger.models, NullSink())
+    try:
+        train_run(config_of(run), run.folder, ledger.models, NullSink())
+    except Exception as error:
+        _write_assistants_error(run, fields, error)
+        raise
     return 0
+
+
+def _write_assistants_error(run: RunFiles, fields: Record, error: Exception) -> None:
+    """Writes down what ended a process other than rank 0, which is ended with it.
+
+    As ``died``, no error of the run: a rank whose peer was killed, or whose node failed, raises too.
+    """
+    history = run.history()
+    last = history.last
+    if last and last["event"] == "started" and _begun(history, fields):
+        rank = os.environ.get("RANK", "?")
+        told = f"process {rank} of the run ended:\n{_last_lines(error)}"
+        run.event("died", attempt=last["attempt"], error=told)
+
+
+def _last_lines(error: Exception) -> str:
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return redacted("\n".join(lines[-ERROR_LINES:]))
 
 
 def _begun(history: History, fields: Record) -> bool:
@@ -377,12 +401,22 @@ def print_to(path: Path) -> None:
 
 
 def config_of(run: RunFiles) -> RunConfig:
-    """The run's typed configuration, with the budget and the layout asked for last."""
+    """The run's typed configuration, with the budget and the layout asked for last.
+
+    Raises:
+        UserError: Another version of this code wrote it, which had other settings.
+    """
     hints = get_type_hints(RunConfig)
     stored = run.config().items()
-    typed = {key: hints[key](**item) if isinstance(item, dict) else item for key, item in stored}
     history = run.history()
     assert history.request is not None
     assert history.budget is not None
-    execution = Execution(**history.request["execution"])
-    return RunConfig(**{**typed, "budget": history.budget, "execution": execution})
+    try:
+        typed = {
+            key: hints[key](**item) if isinstance(item, dict) else item for key, item in stored
+        }
+        execution = Execution(**history.request["execution"])
+        return RunConfig(**{**typed, "budget": history.budget, "execution": execution})
+    except (TypeError, KeyError) as error:
+        allowed = "a run of this version (or take the version that made it, or another root)"
+        raise UserError(f"run: got {run.config_file} ({error}), allowed: {allowed}") from error

@@ -90,10 +90,11 @@ class Jobs:
             release = f" (scontrol release {job.number})" if "held" in job.reason.lower() else ""
             return f"job {job.number} waits: {job.reason}{release}" if ours else None
         last = history.last
-        if not self.slurm_answers or last is None or last["event"] != "submitted":
+        over = {"submitted": "ended before it trained", "started": "ended without a word"}
+        if not self.slurm_answers or last is None or "job" not in last or last["event"] not in over:
             return None
         said = files.last_line(self._ledger.submissions / f"{last['job']}_0_log.err")
-        return f"job {last['job']} ended before it trained{': ' * bool(said)}{said}"
+        return f"job {last['job']} {over[last['event']]}{': ' * bool(said)}{said}"
 
     @property
     def slurm_answers(self) -> bool:
@@ -130,7 +131,10 @@ class Jobs:
         queue: dict[tuple[str | None, str], Job] = {}
         arrays: dict[str, list[str]] = {}
         for line in lines.splitlines():
-            job = Job(*line.split("|", 3))
+            fields = line.split("|", 3)
+            if len(fields) < len(Job.__dataclass_fields__):
+                continue  # a heading, of several clusters
+            job = Job(*fields)
             name = NAME.fullmatch(job.array)
             if name is None:
                 continue

@@ -9,9 +9,11 @@ from dataclasses import asdict, replace
 from socket import gethostname
 
 import pytest
+import yaml
 
 from pipelines import files, job, launch
 from pipelines.config import Tracking
+from pipelines.errors import UserError
 from pipelines.ledger import Ledger, RunFiles
 from pipelines.tracking import open_store, read_curves, sync
 from recipes.config import Budget, RunConfig
@@ -323,6 +325,40 @@ def test_process_of_another_rank_trains_when_rank_0_does_and_writes_nothing(
     assert run.points() == []
     assert (run.folder / "fake-checkpoint.json").exists()  # it trained
     assert events(run) == ["planned", "started", "started"]
+
+
+def test_error_of_another_rank_is_shown_and_is_why_rank_0_ends(ledger: Ledger) -> None:
+    run = ask(ledger, tiny_config(steps=5), launch="1234abcd")
+    behave(ledger, "fail")
+    fields = {"job": "7_0", "restarts": 0}
+    taken = job.claim(run, **fields)
+    assert taken is not None
+    with pytest.raises(ValueError, match="pumpkin"):
+        job.assist(ledger, run, "1234abcd", fields)
+    with pytest.raises(ValueError, match="pumpkin"):
+        job.train(ledger, taken)
+    os.close(taken.lock)
+    assert events(run) == ["planned", "started", "died"]
+    assert dict(run.history().ends) == {"lost": 1}
+    error = str(run.history().error)
+    assert error.startswith("process ? of the run ended:\nTraceback")
+    assert error.endswith("ValueError: the loss became a pumpkin")
+    with pytest.raises(ValueError, match="pumpkin"):  # the attempt is over: nothing to say
+        job.assist(ledger, run, "1234abcd", fields)
+    assert len(events(run)) == 3
+
+
+@pytest.mark.parametrize("damage", ["task", "rewards"])
+def test_run_of_another_version_is_one_line(ledger: Ledger, damage: str) -> None:
+    run = ask(ledger, tiny_config())
+    stored = run.config()
+    stored[damage] = {"of_another_version": 1}
+    files.write(run.config_file, yaml.safe_dump(stored))
+    with pytest.raises(
+        UserError, match=r"run: got .*config\.yaml \(.*, allowed: a run of"
+    ) as caught:
+        job.config_of(run)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_process_of_another_rank_leaves_when_the_run_is_another_launchs(ledger: Ledger) -> None:

@@ -122,6 +122,7 @@ def test_state_of_a_slurm_job(run: RunFiles, slurm: FakeSlurm, status: str, expe
         ["7_1", "RUNNING", "None", "somebody-elses"],
         ["7_1", "RUNNING", "None", "../" + NAME],
         ["7", "RUNNING", "None", NAME],
+        ["CLUSTER: one"],
     ],
 )
 def test_other_jobs_are_not_its(run: RunFiles, slurm: FakeSlurm, line: list[str]) -> None:
@@ -197,6 +198,10 @@ def test_job_that_ended_before_it_trained_is_told_with_what_it_said(
     assert state(run) == "planned"
     told = Jobs(ledger).trouble(run.run_id, run.history())
     assert told == "job 7_0 ended before it trained: module: not found"
+    run.event("started", attempt=1, claim="x", job="7_0")
+    (ledger.submissions / "7_0_0_log.err").write_text("slurmstepd: error: 1 oom_kill event\n")
+    told = Jobs(ledger).trouble(run.run_id, run.history())
+    assert told == "job 7_0 ended without a word: slurmstepd: error: 1 oom_kill event"
 
 
 def test_error_is_a_failure_when_it_has_been_tried_again_as_often_as_asked(
