@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pipelines.errors import ServiceError, ShortlistError, UserError
-from pipelines.redact import withheld
+from pipelines.redact import redacted, withheld
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -239,7 +239,8 @@ def _known(error: Exception) -> ShortlistError | None:
 
 
 def _fail(message: str, status: int) -> int:
-    sys.stderr.write(f"shortlist: {message}\n")
+    line = " ".join(redacted(message).split())
+    sys.stderr.write(f"shortlist: {line}\n")
     return status
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.redact import WITH_PASSWORD, shown, withheld
+from pipelines.redact import WITH_PASSWORD, redacted, shown, withheld
 from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out", "adaptive")
@@ -103,6 +104,15 @@ class Cluster:
         for name, value in given.items():
             if isinstance(value, str) and not value.isprintable():
                 raise ConfigError(f"cluster.{name}", value, "printable characters, on one line")
+        given.update({f"setup[{place}]": line for place, line in enumerate(self.setup)})
+        for name, value in given.items():
+            if isinstance(value, str) and redacted(value) != value:
+                allowed = "no secrets: jobs inherit the environment of who launches them"
+                raise ConfigError(f"cluster.{name}", redacted(value), allowed)
+        try:
+            shlex.split(self.container or "")
+        except ValueError as error:
+            raise ConfigError("cluster.container", self.container, f"a command ({error})") from None
         for key, value in self.extra.items():
             if key.replace("-", "_") in OURS or not re.fullmatch(r"[a-z][a-z0-9_-]*", key):
                 allowed = f"long names of sbatch options but {', '.join(OURS)}"

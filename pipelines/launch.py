@@ -20,7 +20,7 @@ from pipelines.config import Cluster, Settings
 from pipelines.errors import ServiceError, UserError
 from pipelines.files import Record
 from pipelines.jobs import Jobs
-from pipelines.ledger import Ledger
+from pipelines.ledger import PRIVATE, Ledger
 from pipelines.plan import Plan, PlannedRun
 from pipelines.redact import redacted
 from pipelines.snapshot import Snapshot
@@ -28,8 +28,6 @@ from pipelines.status import RunStatus, statuses
 from recipes.config import Budget, ConfigError
 
 VERSIONS = ("shortlist", "torch", "transformers", "trl", "mlflow", "numpy", "submitit")
-PRIVATE = 0o700
-"""Mode of a root made here; one that exists keeps its own, so that a group can share it."""
 PROBE_BYTES = 1 << 16
 """What is written, and deleted, to see that the output folder takes files."""
 
@@ -297,7 +295,6 @@ def _reuse(ledger: Ledger, sweep: str, states: Mapping[str, str]) -> Iterator[st
 def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
     sweep = ledger.sweep(plan.sweep)
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    setup = plan.settings.cluster.setup
     document = {
         "sweep": plan.sweep,
         "strategy": plan.strategy,
@@ -308,7 +305,7 @@ def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
         "config_dirs": plan.config_dirs,
         "command": [redacted(word) for word in sys.argv],
         "time": time(),
-        "cluster": {**asdict(plan.settings.cluster), "setup": list(map(redacted, setup))},
+        "cluster": asdict(plan.settings.cluster),
         "tracking": asdict(plan.settings.tracking),
         "versions": {"python": python_version(), **{name: version(name) for name in VERSIONS}},
         **_names(code),

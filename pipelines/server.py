@@ -11,8 +11,8 @@ from typing import NoReturn
 
 from pipelines import files
 from pipelines.errors import UserError
-from pipelines.ledger import Ledger
-from pipelines.redact import withheld
+from pipelines.ledger import PRIVATE, Ledger
+from pipelines.redact import WITH_PASSWORD, shown, withheld
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PRIVATE_NETWORKS = ("10.*", "192.168.*", *(f"172.{number}.*" for number in range(16, 32)))
@@ -68,7 +68,10 @@ def prepare(
         raise UserError(f"--host: got {host} without a password, allowed: {PASSWORD_HELP}")
     given = store or environment.get("MLFLOW_BACKEND_STORE_URI") or f"sqlite:///{ledger.store}"
     store = withheld(given)
-    ledger.server.mkdir(parents=True, exist_ok=True)
+    if WITH_PASSWORD.search(store):  # its driver reads no environment, and it would be written down
+        raise UserError(f"--store: got {shown(store)!r}, allowed: an address without a password")
+    ledger.root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    ledger.server.mkdir(exist_ok=True)
     name = socket.gethostname()
     names = dict.fromkeys([*LOOPBACK, host, name, socket.getfqdn()])
     allowed = [*(item for name in names for item in (name, f"{name}:*")), *PRIVATE_NETWORKS]

@@ -126,13 +126,13 @@ def test_an_unexpected_error_is_one_line_unless_debug(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(_: object) -> int:
-        raise RuntimeError("a bug")
+        raise RuntimeError("a\n  bug")
 
     monkeypatch.setattr("pipelines.commands.config", broken)
     status, _, err = told(capsys, "config")
     assert status == 1
     assert err == "shortlist: unexpected RuntimeError: a bug (--debug shows the traceback)\n"
-    with pytest.raises(RuntimeError, match="a bug"):
+    with pytest.raises(RuntimeError, match="bug"):
         main(["config", "--debug"])
 
 

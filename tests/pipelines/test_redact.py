@@ -64,18 +64,38 @@ def test_nothing_that_a_launch_writes_has_a_secret(
     monkeypatch.setattr(launch, "prepare", lambda *_: {"cluster": "local", "threads": 1})
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     monkeypatch.setattr("sys.argv", ["shortlist", "launch", "x=0123456789abcdef"])
-    setup = ["export WANDB_API_KEY=0123456789abcdef"]
     tracking = Tracking("http://me:s3cret-of-mine@127.0.0.1:9")
-    plan = make_plan(root, [tiny_config()], tracking=tracking, cluster=Cluster(setup=setup))
+    plan = make_plan(root, [tiny_config()], tracking=tracking)
     launch.launch(plan, ledger)
     manifest = ledger.sweep(plan.sweep).manifest()
     assert manifest is not None
     assert manifest["tracking"]["uri"] == "http://127.0.0.1:9"
-    assert manifest["cluster"]["setup"] == ["export WANDB_API_KEY=***"]
     for path in root.rglob("*"):
         if path.is_file():
             assert b"s3cret-of-mine" not in path.read_bytes(), path
             assert b"0123456789abcdef" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"setup": ["module load x", "export A=0123456789abcdef"]}, "setup[1]"),
+        ({"setup": ["export A=http://me:0123456789abcdef@host"]}, "setup[0]"),
+        ({"extra": {"comment": "0123456789abcdef"}}, "extra.comment"),
+        ({"container": "run --env A=0123456789abcdef"}, "container"),
+        ({"srun": ["--export=A=0123456789abcdef"]}, "srun[0]"),
+    ],
+)
+def test_secret_that_would_be_in_a_batch_script_is_refused_without_showing_it(
+    changes: dict[str, object], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    with pytest.raises(ConfigError) as caught:
+        Cluster(**{"kind": "slurm", **changes})
+    told = str(caught.value)
+    assert told.startswith(f"cluster.{name}: got ")
+    assert "allowed: no secrets: jobs inherit" in told
+    assert "0123456789abcdef" not in told
 
 
 def test_command_line_does_not_keep_a_password(

@@ -71,3 +71,16 @@ def test_secrets_are_in_the_environment_alone(
     assert config["mlflow"]["database_uri"] == "postgresql://me@db/mlflow"
     for path in ledger.root.rglob("*"):
         assert path.is_dir() or "s3cret" not in path.read_text()
+
+
+def test_password_that_would_be_written_down_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(UserError, match=r"--store: got 'mysql://db/x', allowed: an") as caught:
+        prepare(ledger, "0.0.0.0", 5000, "mysql://me:s3cret@db/x", 1, LOGIN)
+    assert "s3cret" not in str(caught.value)
+    assert not ledger.server.exists()
+
+
+def test_root_that_the_server_makes_is_private(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "new")
+    prepare(ledger, "127.0.0.1", 5000, None, 1, {})
+    assert ledger.root.stat().st_mode & 0o777 == 0o700
