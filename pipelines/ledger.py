@@ -47,6 +47,8 @@ HEARTBEAT_S = 10.0
 """How often a process that trains a run says that it lives."""
 HEARTBEAT_LOST_S = 6 * HEARTBEAT_S
 """After so long without a sign, it does not."""
+PRIVATE = 0o700
+"""Mode of a root made here; one that exists keeps its own, so that a group can share it."""
 LONGEST = 100
 """Characters of a name: of a sweep, say, which becomes a folder and part of a job's name."""
 LAST = 10
@@ -223,9 +225,15 @@ class RunFiles:
     def point(
         self, attempt: int, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]
     ) -> None:
-        """Adds a point of the curve."""
+        """Adds a point of the curve.
+
+        With an evaluation, all until then is on the disk when this returns: a checkpoint follows,
+        and what came before it is not trained again.
+        """
         record = {"attempt": attempt, "step": step, "time": time()}
-        files.append(self.metrics_file, {**record, "compute": compute, "metrics": metrics})
+        evaluated = "eval/pass_rate" in metrics
+        record |= {"compute": compute, "metrics": metrics}
+        files.append(self.metrics_file, record, sync=evaluated)
 
     def points(self) -> list[Record]:
         """Every point once, by ascending step, with numbers as floats (see `latest`)."""
@@ -410,19 +418,21 @@ def latest(points: Sequence[Record]) -> list[Record]:
     """`points` as one curve: where attempts overlap, the later one's.
 
     An attempt goes on from a checkpoint, so from its first step on it replaces what earlier
-    attempts saw, also beyond the step that it has come to itself.
+    attempts saw, also beyond the step that it has come to itself. Of two of one step and attempt
+    with the same metrics the last counts: two processes that began at once share a number.
     """
     first: dict[int, int] = {}
     for point in points:
         attempt = point["attempt"]
         first[attempt] = min(point["step"], first.get(attempt, point["step"]))
+    once = {(point["attempt"], point["step"], *sorted(point["metrics"])): point for point in points}
     kept = [
         {
             **point,
             "compute": {axis: float(value) for axis, value in point["compute"].items()},
             "metrics": {name: float(value) for name, value in point["metrics"].items()},
         }
-        for point in points
+        for point in once.values()
         if all(point["step"] < step for later, step in first.items() if later > point["attempt"])
     ]
     return sorted(kept, key=lambda point: int(point["step"]))

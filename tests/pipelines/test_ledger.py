@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,25 @@ def test_later_attempt_wins_each_step_and_all_that_lies_beyond() -> None:
 def test_attempt_from_the_beginning_replaces_everything() -> None:
     points = [point(1, 0), point(1, 25), point(2, 0)]
     assert seen(points) == [(2, 0)]
+
+
+def test_point_of_two_processes_that_share_an_attempts_number_counts_once() -> None:
+    points = [point(1, 5), point(1, 10), point(1, 5, **{"eval/pass_rate": 0.7})]
+    kept = [(item["step"], item["metrics"]["eval/pass_rate"]) for item in latest(points)]
+    assert kept == [(5, 0.7), (10, 0.1)]
+
+
+def test_evaluation_is_on_the_disk_before_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Ledger(tmp_path).run("a")
+    run.create({})
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    run.point(1, 5, {"steps": 5}, {"train/loss": 1.0})
+    assert synced == []
+    run.point(1, 5, {"steps": 5}, {"eval/pass_rate": 0.5})
+    assert synced == [str(run.metrics_file)]
 
 
 def test_training_and_evaluation_points_of_a_step_are_both_kept() -> None:
