@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import time
+from time import monotonic, sleep, time
 from typing import Any
 
 from pipelines import files, job
@@ -30,6 +30,8 @@ SCANCEL_TIMEOUT_S = 60
 LIMITS = re.compile(r"^(?:MaxArraySize|MaxJobCount)\s*=\s*(\d+)", re.MULTILINE)
 FULL = re.compile(r"\w*Submit\w*Limit")
 """Why sbatch refuses what goes beyond the jobs that a user, an account or a QOS may have queued."""
+AWAY_S = 60.0
+"""How long a job that is to be requeued waits for a controller that does not answer."""
 HELD = "launch failed requeued held"
 FROM_JOBS = ("SLURM_", "SUBMITIT_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
 """Variables of a job, which jobs launched from it must not take for their own."""
@@ -328,7 +330,7 @@ def _distribute() -> None:
 
 def _why(number: str, stopped_by: int | None) -> str | None:
     """Why Slurm ends a job that is to go on; None where a person ends it, or Slurm does not say."""
-    answer = ask(("scontrol", "show", "job", "--oneliner", number))
+    answer = _patiently(("scontrol", "show", "job", "--oneliner", number))
     known = dict(word.partition("=")[::2] for word in (answer or "").split())
     if known.get("JobState") != "RUNNING":
         return None
@@ -339,7 +341,15 @@ def _why(number: str, stopped_by: int | None) -> str | None:
 
 def _requeue(number: str) -> None:
     """Has Slurm put this job back into the queue; where it cannot, the next launch submits it."""
-    ask(("scontrol", "requeue", number))
+    _patiently(("scontrol", "requeue", number))
+
+
+def _patiently(command: tuple[str, ...]) -> str | None:
+    """What a client of Slurm answers, once it does: a controller may be away for a moment."""
+    end = monotonic() + AWAY_S
+    while (answer := ask(command)) is None and monotonic() < end:
+        sleep(AWAY_S / 12)
+    return answer
 
 
 if __name__ == "__main__":

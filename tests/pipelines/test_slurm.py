@@ -227,6 +227,29 @@ def test_job_told_to_end_saves_and_is_requeued_if_it_is_to_go_on(
     assert [step for step, _, _ in eval_points(run.points())] == [0, 5, 10]
 
 
+def test_controller_that_is_away_for_a_moment_is_asked_again_to_requeue(
+    root: Path, ledger: Ledger, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = sweep(root, 1)
+    launch.launch(plan, ledger)
+    slurm.write("job", "JobState=RUNNING PreemptTime=None")
+    (ledger.runs / "behave").write_text("slow")
+    ask = arrays.ask
+
+    def away(command: tuple[str, ...]) -> str | None:
+        answer = ask(command)
+        (slurm.folder / "down").unlink(missing_ok=True)  # back after the first question
+        return answer
+
+    monkeypatch.setattr(arrays, "ask", away)
+    monkeypatch.setattr(arrays, "AWAY_S", 1.2)
+    slurm.write("down")
+    threading.Timer(0.25, lambda: os.kill(os.getpid(), signal.SIGUSR2)).start()
+    start(ledger, slurm, monkeypatch)
+    assert dict(ledger.run(plan.runs[0].run_id).history().ends) == {"time limit": 1}
+    assert "scontrol requeue 1_0" in slurm.asked()
+
+
 def test_error_is_tried_again_as_often_as_asked_by_the_job_itself(
     root: Path, ledger: Ledger, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +328,7 @@ def test_options_of_a_site_come_from_the_cluster(
         ({"extra": {"job-name": "x"}}, "cluster.extra: got 'job-name'"),
         ({"extra": {"x=1\ny": "x"}}, "cluster.extra: got"),
         ({"extra": {"reservation": ["a"]}}, "cluster.extra.reservation: got"),
+        ({"container": "run 'x"}, "cluster.container: got"),
         ({"retries": -1}, "cluster.retries: got -1, allowed: a number >= 0"),
         ({"processes": 0}, "cluster.processes: got 0"),
         ({"kind": "local", "processes": 2}, "cluster.processes: got 2, allowed: 1"),
