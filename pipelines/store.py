@@ -19,6 +19,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
 
 import mlflow.store.db.utils
+import mlflow.store.tracking.sqlalchemy_store  # 0.3 s, as a job starts and not as it trains
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -100,7 +101,10 @@ class Store:
         """Whether there is a run with MLflow's id `entry`; asked once."""
         if entry not in self._known:
             try:
-                self._known.add(self.client.get_run(entry).info.run_id)
+                info = self.client.get_run(entry).info
+                if info.lifecycle_stage != "active":  # deleted in MLflow: it takes nothing more
+                    return False
+                self._known.add(info.run_id)
             except MlflowException as error:
                 if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                     return False

@@ -24,8 +24,8 @@ from recipes.config import identity
 SWEEPS_TAG = "shortlist.sweeps"
 NOTE_TAG = "mlflow.note.content"
 """What MLflow's web page shows as the description of a run."""
-PERIOD_S = 5.0
-"""How often a training process sends what is new."""
+PERIOD_S = 15.0
+"""How often a training process sends what is new; most of what that costs is per batch."""
 FLUSH_S = 10.0
 """How long the end of a run waits for the store; what is left is for `sync`."""
 STATUS = {

@@ -230,6 +230,17 @@ def test_store_that_was_lost_is_filled_again(
     assert rows(ledger, "runs") == 1
 
 
+def test_run_that_was_deleted_in_mlflow_is_made_anew_and_keeps_no_other_from_its_store(
+    ledger: Ledger, store: Store, run: RunFiles
+) -> None:
+    evaluate(run, 0, 0.2)
+    sync(ledger, [run.run_id])
+    store.client.delete_run(entry(store, run).info.run_id)
+    evaluate(run, 5, 0.3)
+    assert sync(ledger, [run.run_id]) == 2
+    assert entry(store, run).data.metrics["eval/pass_rate"] == 0.3
+
+
 def test_run_never_planned_has_nothing_to_send(ledger: Ledger) -> None:
     assert sync(ledger, ["unknown"]) == 0
 
