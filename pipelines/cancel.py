@@ -104,13 +104,9 @@ def _started(run: RunFiles) -> files.Record:
 
 
 def _jobs(jobs: Jobs, run: RunFiles) -> list[str]:
-    """Slurm's ids of the jobs that a run was last given to, in its queue or by its events."""
-    history = run.history()
-    queued = jobs.job(run.run_id, history)
-    ids = [queued.number] if queued else []
-    for item in reversed(history.events):
-        if item["event"] == "planned":
-            break
-        if "job" in item:
-            ids.append(str(item["job"]))
-    return list(dict.fromkeys(ids))
+    """Slurm's id of the job in its queue that a run was given to.
+
+    Not by the run's events: a controller that lost its state gives numbers out again.
+    """
+    queued = jobs.job(run.run_id, run.history())
+    return [queued.number] if queued else []

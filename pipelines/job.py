@@ -372,7 +372,7 @@ def assist(ledger: Ledger, run: RunFiles, launch: str, fields: Record) -> int:
 def _write_assistants_error(run: RunFiles, fields: Record, error: Exception) -> None:
     """Writes down what ended a process other than rank 0, which is ended with it.
 
-    As ``died``, no error of the run: a rank whose peer was killed, or whose node failed, raises too.
+    As ``died``, no error of the run: it raises too where a peer was killed, or its node failed.
     """
     history = run.history()
     last = history.last

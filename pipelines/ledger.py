@@ -230,10 +230,9 @@ class RunFiles:
         With an evaluation, all until then is on the disk when this returns: a checkpoint follows,
         and what came before it is not trained again.
         """
-        record = {"attempt": attempt, "step": step, "time": time()}
+        record = {"attempt": attempt, "step": step, "time": time(), "compute": compute}
         evaluated = "eval/pass_rate" in metrics
-        record |= {"compute": compute, "metrics": metrics}
-        files.append(self.metrics_file, record, sync=evaluated)
+        files.append(self.metrics_file, {**record, "metrics": metrics}, sync=evaluated)
 
     def points(self) -> list[Record]:
         """Every point once, by ascending step, with numbers as floats (see `latest`)."""

@@ -50,12 +50,14 @@ def test_evaluation_is_on_the_disk_before_its_checkpoint(
 ) -> None:
     run = Ledger(tmp_path).run("a")
     run.create({})
-    synced: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    synced: list[Path] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+    )
     run.point(1, 5, {"steps": 5}, {"train/loss": 1.0})
     assert synced == []
     run.point(1, 5, {"steps": 5}, {"eval/pass_rate": 0.5})
-    assert synced == [str(run.metrics_file)]
+    assert synced == [run.metrics_file]
 
 
 def test_training_and_evaluation_points_of_a_step_are_both_kept() -> None:
