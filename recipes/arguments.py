@@ -11,7 +11,8 @@ from trl import GRPOConfig
 
 from recipes.config import ConfigError, RunConfig
 
-SCALE_REWARDS = {"prompt": "group", "batch": "batch", "none": "none"}
+SCALE_REWARDS = {"prompt": "group", "batch": "none", "none": "none"}
+"""TRL's ``scale_rewards``; a batch's standard deviation is that of `recipes.losses`."""
 SCHEDULERS = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 NEVER = 10**9
 """Steps: runs end by their budget, which is not TRL's to know, since a run can go on past it."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recipes.arguments import micro_batch
 from recipes.config import RunConfig
-from recipes.losses import advantage_scale, varied_groups
+from recipes.losses import advantage_scale, batch_scaled, varied_groups
 from recipes.progress import Progress, TrainingError
 from recipes.rewards import Rewards
 from recipes.sampling import Key, Prompts
@@ -25,6 +25,8 @@ from recipes.tasks import TaskData
 
 OF_A_CALL = ("num_items_in_batch",)
 """What TRL counts over all that is generated at once; here it is counted in each batch."""
+SCORES = ("rewards", "passed")
+"""What TRL was given for each sequence, and what the verifier said; not trained on themselves."""
 
 
 class OptimizerBatches:
@@ -81,39 +83,43 @@ class OptimizerBatches:
 
     def _generate(self, batches: int) -> list[Batch]:
         """So many optimizer batches, all of the policy as it is."""
-        groups = batches * self._config.batch.prompts
+        config = self._config
+        groups = batches * config.batch.prompts
         rows = self._round(groups)
-        kept = torch.ones(
-            len(rows["advantages"]), dtype=torch.bool, device=rows["advantages"].device
-        )
-        if self._config.filtering.zero_variance != "keep":
-            kept = self._varied(rows)
-        if self._config.filtering.zero_variance == "resample":
-            rows, kept = self._refilled(rows, kept, groups)
-        if self._config.filtering.max_pass_rate is not None:
-            self._progress.measured("train/prompts_left_out", self._prompts.left_out)
-        size = self._config.batch.size
+        if rows["rewards"].isnan().all():
+            raise TrainingError(
+                f"the reward failed for every completion: {self._rewards.last_error}"
+            )
+        if config.filtering.zero_variance == "resample":
+            rows = self._refilled(rows, groups)
+        varied = self._varied(rows)
+        self._report(rows, varied)
+        kept = torch.ones_like(varied) if config.filtering.zero_variance == "keep" else varied
+        if config.filtering.zero_variance == "resample":  # varied groups in front
+            order = kept.logical_not().long().argsort(stable=True)
+            rows, kept = select(rows, order), kept[order]
+        size = config.batch.size
         return [
             self._batch(select(rows, part), kept[part])
-            for start in range(0, groups * self._config.batch.generations, size)
+            for start in range(0, batches * size, size)
             for part in [slice(start, start + size)]
         ]
 
-    def _refilled(self, rows: Rows, kept: Tensor, groups: int) -> tuple[Rows, Tensor]:
-        """Varied groups in front: generates until there are `groups`, or the rounds are up."""
+    def _refilled(self, rows: Rows, groups: int) -> Rows:
+        """Generates until `groups` are varied, or the rounds are up; the rows of all rounds."""
         generations = self._config.batch.generations
-        wanted = groups * generations
         rounds = 1
-        while int(kept.sum()) < wanted and rounds < self._config.filtering.rounds:
-            missing = groups - int(kept.sum()) // generations
-            found = max(kept.float().mean().item(), 1 / groups)
+        while rounds < self._config.filtering.rounds:
+            varied = self._varied(rows)
+            missing = groups - int(varied.sum()) // generations
+            if missing <= 0:
+                break
+            found = max(varied.float().mean().item(), 1 / groups)
             new = self._round(min(groups, math.ceil(missing / found)))
             rows = joined([rows, new], self._pad_token)
-            kept = torch.cat([kept, self._varied(new)])
             rounds += 1
         self._progress.measured("train/generation_rounds", rounds)
-        order = kept.logical_not().long().argsort(stable=True)[:wanted]
-        return select(rows, order), kept[order]
+        return rows
 
     def _round(self, groups: int) -> Rows:
         """Rolls out `groups` prompts over all processes: the rows of all, in their order."""
@@ -125,7 +131,9 @@ class OptimizerBatches:
         inputs = [dict(item) for item in inputs for _ in range(generations)]
         share = len(inputs) // world
         rows = self._roll_out(inputs[rank * share : (rank + 1) * share])
-        rows["passed"] = torch.tensor(self._rewards.passed, device=self._accelerator.device)
+        for name in SCORES:
+            of_each = getattr(self._rewards, name)
+            rows[name] = torch.tensor(of_each, device=self._accelerator.device)
         rows = self._whole(rows)
         self._account(rows, keys)
         return rows
@@ -149,28 +157,29 @@ class OptimizerBatches:
         return gathered
 
     def _account(self, rows: Rows, keys: Sequence[Key]) -> None:
-        """Counts the compute, the failures of the verifier, and what each prompt passed."""
+        """Counts the compute, and what each prompt passed."""
         prompts, completions = int(rows["prompt_mask"].sum()), int(rows["completion_mask"].sum())
         self._progress.generated(prompts, completions, scored="old_per_token_logps" in rows)
-        passed = rows.pop("passed")
-        failed = passed.isnan()
-        if failed.any():
-            self._progress.measured("train/reward_failures", int(failed.sum()))
-        if self._config.length.kind == "penalty":
-            self._progress.measured("train/length_penalty", self._rewards.penalty)
-        if failed.all():
-            raise TrainingError(
-                f"the reward failed for every completion: {self._rewards.last_error}"
-            )
-        groups = passed.nan_to_num(0).view(len(keys), -1).double().sum(1).tolist()
-        samples = (~failed).view(len(keys), -1).sum(1).tolist()
-        for key, total, count in zip(keys, groups, samples, strict=True):
+        passed = rows["passed"].view(len(keys), -1)
+        totals = passed.double().nansum(1).tolist()
+        samples = (~passed.isnan()).sum(1).tolist()
+        for key, total, count in zip(keys, totals, samples, strict=True):
             self._prompts.record(key, total, count)
-        varied = self._varied(rows).float().mean().item()
-        self._progress.measured("train/zero_variance_groups", 1 - varied)
+
+    def _report(self, rows: Rows, varied: Tensor) -> None:
+        """Measures all that was generated for the batches that come next."""
+        measured = self._progress.measured
+        measured("train/zero_variance_groups", 1 - varied.float().mean().item())
+        if failures := int(rows["passed"].isnan().sum()):
+            measured("train/reward_failures", failures)
+        if self._config.length.kind == "penalty":
+            penalties = (rows["rewards"] - rows["passed"]).nan_to_num(0)
+            measured("train/length_penalty", penalties.mean().item())
+        if self._config.filtering.max_pass_rate is not None:
+            measured("train/prompts_left_out", self._prompts.left_out)
 
     def _varied(self, rows: Rows) -> Tensor:
-        return varied_groups(rows["advantages"], self._config.batch.generations)
+        return varied_groups(rows["rewards"], self._config.batch.generations)
 
     def _batch(self, rows: Rows, kept: Tensor) -> Batch:
         """One optimizer batch, its advantages weighted, cut down to this process's share."""
@@ -186,10 +195,14 @@ class OptimizerBatches:
             kept,
             micro,
         )
+        advantages = rows["advantages"] * scale
+        if config.advantage.scale == "batch":
+            advantages = batch_scaled(advantages, rows["rewards"])
+        rows = {name: value for name, value in rows.items() if name not in SCORES}
         tokens = int(rows["prompt_mask"].sum() + rows["completion_mask"].sum())
         share = config.batch.size // accelerator.num_processes
         part = slice(accelerator.process_index * share, (accelerator.process_index + 1) * share)
-        local = select({**rows, "advantages": rows["advantages"] * scale}, part)
+        local = select({**rows, "advantages": advantages}, part)
         # Copies: a slice would keep the rows of every batch generated with it in memory.
         local = {name: value.clone() for name, value in local.items()}
         local["own_tokens"] = lengths.sum()

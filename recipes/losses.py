@@ -23,6 +23,8 @@ NATIVE = {
     "luspo": "sequence",
 }
 """What TRL 1.16 averages each ``loss_type`` over (trl/trainer/grpo_trainer.py, `_compute_loss`)."""
+STD_EPSILON = 1e-4
+"""What TRL 1.16 adds to a standard deviation of rewards (`_generate_and_score_completions`)."""
 
 
 def token_weights(over: str, lengths: Tensor, generations: int, kept: Tensor) -> Tensor:
@@ -91,15 +93,30 @@ def overlong_penalty(length: int, limit: int, cache: int) -> float:
     return min(0.0, max(-1.0, (limit - length) / cache - 1))
 
 
-def varied_groups(values: Tensor, generations: int) -> Tensor:
+def batch_scaled(advantages: Tensor, rewards: Tensor) -> Tensor:
+    """Centred advantages, divided by the standard deviation of the rewards of their batch.
+
+    TRL's is over all that one call of it generates, which is several batches where rollouts are
+    stale, and a handful of groups where a batch is refilled.
+
+    Args:
+        advantages: (sequences,) of one optimizer batch.
+        rewards: (sequences,) of the same; NaN where one could not be judged.
+    """
+    judged = rewards[~rewards.isnan()]
+    return advantages / (judged.std() + STD_EPSILON) if len(judged) > 1 else advantages
+
+
+def varied_groups(rewards: Tensor, generations: int) -> Tensor:
     """Which groups have any difference in reward.
 
     Args:
-        values: (sequences,) rewards, or advantages: equal rewards give equal advantages exactly.
+        rewards: (sequences,); NaN, where one could not be judged, is different from nothing.
         generations: sequences of one prompt; they are adjacent.
 
     Returns:
         (sequences,) bool, the same for all sequences of a prompt.
     """
-    groups = values.view(-1, generations)
-    return (groups.amax(1) > groups.amin(1)).repeat_interleave(generations)
+    groups = rewards.view(-1, generations)
+    most, least = groups.nan_to_num(-torch.inf).amax(1), groups.nan_to_num(torch.inf).amin(1)
+    return (most > least).repeat_interleave(generations)

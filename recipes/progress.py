@@ -31,6 +31,8 @@ REPORTED = {
     "step_time": "train/step_time_s",
 }
 """TRL's names of what it measures in a step, and ours."""
+COUNTED = ("train/reward_failures",)
+"""Reported as the sum since the last report; of all others it is the mean."""
 
 
 class TrainingError(RuntimeError):
@@ -155,7 +157,7 @@ class Progress(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: object,
     ) -> None:
-        """Takes each step's metrics and reports their means every `budget.log_every` steps."""
+        """Takes each step's metrics and reports them every `budget.log_every` steps."""
         state.log_history.clear()  # else it grows with the run, in memory and in each checkpoint
         if not logs or "loss" not in logs:
             return
@@ -164,8 +166,11 @@ class Progress(TrainerCallback):
             if logs.get(name) is not None:
                 self.measured(ours, logs[name])
         if state.global_step % self.config.budget.log_every == 0:
-            means = {name: sum(values) / len(values) for name, values in self._window.items()}
-            self.sink.point(state.global_step, self.meter.compute(), means)
+            metrics = {
+                name: sum(values) / (1 if name in COUNTED else len(values))
+                for name, values in self._window.items()
+            }
+            self.sink.point(state.global_step, self.meter.compute(), metrics)
             self._window = {}
 
     def _check_finite(self, step: int, logs: Mapping[str, float]) -> None:

@@ -23,8 +23,8 @@ class Rewards:
         self._penalised = config.length.kind == "penalty"
         self.passed: list[float] = []
         """The verifier's rewards of the last call; NaN where it failed."""
-        self.penalty = 0.0
-        """Mean penalty of the last call."""
+        self.rewards: list[float] = []
+        """The same, less the penalty: what TRL was given."""
         self.last_error: str | None = None
 
     def __call__(
@@ -38,12 +38,11 @@ class Rewards:
         scores = self._data.score(completions, row)
         self.passed = scores.rewards
         self.last_error = scores.last_error or self.last_error
-        penalties = [
-            self._penalty(reward, len(ids))
+        self.rewards = [
+            reward + self._penalty(reward, len(ids))
             for reward, ids in zip(self.passed, completion_ids, strict=True)
         ]
-        self.penalty = sum(penalties) / len(penalties)
-        return [reward + less for reward, less in zip(self.passed, penalties, strict=True)]
+        return self.rewards
 
     def _penalty(self, reward: float, length: int) -> float:
         if not self._penalised or not reward >= RIGHT:

@@ -1,9 +1,18 @@
 """Weights of tokens, and the factors on advantages, against arithmetic by hand."""
 
+import math
+
 import pytest
 import torch
 
-from recipes.losses import NATIVE, advantage_scale, overlong_penalty, token_weights, varied_groups
+from recipes.losses import (
+    NATIVE,
+    advantage_scale,
+    batch_scaled,
+    overlong_penalty,
+    token_weights,
+    varied_groups,
+)
 
 # Two prompts with two samples each, of 2 and 4, and 1 and 5 tokens: 12 tokens in all.
 LENGTHS = torch.tensor([2, 4, 1, 5])
@@ -94,3 +103,16 @@ def test_nothing_kept_is_a_loss_of_zero_not_a_nan() -> None:
 def test_a_group_of_equal_rewards_is_found_exactly() -> None:
     rewards = torch.tensor([0.1, 0.1, 0.1, 0.0, 0.0, 1e-7, 1.0, 1.0, 1.0])
     assert varied_groups(rewards, 3).tolist() == [False] * 3 + [True] * 3 + [False] * 3
+
+
+def test_a_completion_that_could_not_be_judged_makes_no_difference_in_its_group() -> None:
+    nan = math.nan
+    rewards = torch.tensor([0.7, nan, 0.7, nan, nan, nan, nan, 1.0, 0.0])
+    assert varied_groups(rewards, 3).tolist() == [False] * 6 + [True] * 3
+
+
+def test_a_batch_s_standard_deviation_is_of_the_rewards_there_are() -> None:
+    scaled = batch_scaled(torch.tensor([0.5, -0.5, 0.0]), torch.tensor([1.0, 0.0, math.nan]))
+    torch.testing.assert_close(scaled, torch.tensor([0.5, -0.5, 0.0]) / (0.5**0.5 + 1e-4))
+    alone = batch_scaled(torch.zeros(2), torch.tensor([1.0, math.nan]))
+    assert alone.tolist() == [0, 0]

@@ -43,6 +43,10 @@ class Observed(AblationTrainer):
         finally:
             GRPOTrainer._generate_and_score_completions = original
 
+    def _prepare_inputs(self, turn: object) -> dict[str, Any]:
+        self.trained: dict[str, Any] = super()._prepare_inputs(turn)
+        return self.trained
+
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
         self.gradient = torch.cat([p.grad.flatten() for p in model.parameters()]).clone()
         return super()._clip_grad_norm(model)
@@ -89,7 +93,7 @@ def test_advantages_by_hand(scale: str, models_dir: Path, tmp_path: Path) -> Non
     std = {"prompt": groups.std(1, keepdim=True), "batch": groups.std(), "none": 1}[scale]
     expected = (groups - groups.mean(1, keepdim=True)) / (std + (0 if scale == "none" else 1e-4))
     torch.testing.assert_close(
-        trainer.rollouts["advantages"].double(), expected.flatten(), rtol=1e-5, atol=1e-6
+        trainer.trained["advantages"].double(), expected.flatten(), rtol=1e-5, atol=1e-6
     )
     varied = (groups.amax(1) > groups.amin(1)).double().mean().item()
     logged = trainer.progress.sink.points[1, "train"]
