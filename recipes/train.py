@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ from transformers import PrinterCallback
 
 from recipes import models, tasks
 from recipes.checkpoints import Checkpoints
-from recipes.config import ConfigError, RunConfig
+from recipes.config import ConfigError, Execution, RunConfig
 from recipes.progress import Progress, Sink, TrainingError
 from recipes.trainer import AblationTrainer
 
@@ -49,11 +50,7 @@ def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> Run
     """
     if config.precision.dtype == "fp16" and not torch.cuda.is_available():
         raise ConfigError("precision.dtype", "fp16", "fp32 | bf16, without a GPU")
-    rollouts = config.execution.rollouts
-    if rollouts != "transformers" and not find_spec("vllm"):
-        raise ConfigError(
-            "execution.rollouts", rollouts, "transformers, where vLLM is not installed"
-        )
+    _check_layout(config.execution)
     checkpoints = Checkpoints(run_dir / "checkpoints", config.execution.keep_checkpoints)
     latest = checkpoints.latest()
     progress = Progress(config, sink)
@@ -62,6 +59,20 @@ def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> Run
     if not progress.finished:
         _train(config, checkpoints, progress, models_dir)
     return _result(progress)
+
+
+def _check_layout(execution: Execution) -> None:
+    """Refuses what this machine, or this number of processes, cannot do."""
+    rollouts, deepspeed = execution.rollouts, execution.deepspeed
+    if rollouts != "transformers" and not find_spec("vllm"):
+        allowed = "transformers, where vLLM is not installed"
+        raise ConfigError("execution.rollouts", rollouts, allowed)
+    if deepspeed is not None and not find_spec("deepspeed"):
+        raise ConfigError("execution.deepspeed", deepspeed, "null, where it is not installed")
+    if deepspeed is not None and not Path(deepspeed).is_file():
+        raise ConfigError("execution.deepspeed", deepspeed, "a file")
+    if execution.fsdp and os.environ.get("WORLD_SIZE", "1") == "1":
+        raise ConfigError("execution.fsdp", True, "false, with one process")
 
 
 def _train(

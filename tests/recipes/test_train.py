@@ -15,6 +15,7 @@ from recipes.config import (
     Aggregation,
     Budget,
     ConfigError,
+    Execution,
     Filtering,
     Length,
     Loss,
@@ -199,6 +200,22 @@ def test_a_loss_that_is_not_a_number_stops_the_run(
     with pytest.raises(TrainingError, match="step 4: loss is nan"):
         train(TINY, tmp_path, models_dir, Recorder())
     assert steps(tmp_path / "checkpoints") == [3]
+
+
+@pytest.mark.parametrize(
+    ("layout", "line"),
+    [
+        ({"fsdp": True}, "execution.fsdp: got True, allowed: false, with one process"),
+        ({"deepspeed": "zero3.json"}, "execution.deepspeed: got 'zero3.json', allowed: "),
+        ({"rollouts": "vllm_colocate"}, "execution.rollouts: got 'vllm_colocate', allowed: trans"),
+    ],
+)
+def test_a_layout_that_this_machine_cannot_have_is_refused_before_anything(
+    layout: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=line):
+        train(tiny(execution=Execution(**layout)), tmp_path / "run", tmp_path / "m", Recorder())
+    assert not any(tmp_path.iterdir())
 
 
 def test_fp16_without_a_gpu_is_refused_before_anything(tmp_path: Path) -> None:
