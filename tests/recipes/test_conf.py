@@ -46,6 +46,14 @@ def test_batches_are_what_their_names_say() -> None:
         assert file.stem == f"{batch.prompts}x{batch.generations}"
 
 
+@pytest.mark.parametrize("model", ["embedded", "hf"])
+def test_adapters_are_put_on_the_model_that_is_trained_without_them(model: str) -> None:
+    plain, adapted = (composed(f"model={name}")["model"] for name in (model, f"{model}_lora"))
+    assert adapted["lora_rank"] > 0
+    for key, value in plain.items():
+        assert adapted[key] == value or key.startswith("lora_"), key
+
+
 def test_the_defaults_of_the_classes_are_those_of_the_files() -> None:
     defaults = OmegaConf.structured(RunConfig)
     for axis, option in [
