@@ -139,8 +139,11 @@ def _part(name: str, task: Task) -> Part:
 
     def rows(given: Sequence[Mapping[str, Any]]) -> list[Row]:
         for row in given:
-            if not (isinstance(row.get("prompt"), str) and isinstance(row.get("answer"), str)):
-                raise ConfigError(task.name, dict(row), "rows with a prompt and an answer, texts")
+            texts = (
+                [row.get(key) for key in ("prompt", "answer")] if hasattr(row, "get") else [None]
+            )
+            if not all(isinstance(text, str) for text in texts):
+                raise ConfigError(task.name, row, "rows with a prompt and an answer, texts")
         return [Row(prompt=row["prompt"], answer=row["answer"], part=name) for row in given]
 
     return Part(name, rows(source.train), rows(source.held_out), source.reward, task.weight)

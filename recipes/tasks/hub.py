@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from recipes.config import ConfigError, Task
 from recipes.tasks.source import Row, Source, answered, asked, distinct
 from recipes.tasks.verify import MathVerifier
 
+log = logging.getLogger(__name__)
 SEED = 2510_13786
 """Of the split into training and held-out prompts: a property of the task, not of a run."""
 READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -52,11 +54,25 @@ def _rows(task: Task, split: str) -> list[dict[str, str]]:
             raise ConfigError(f"task.{key}", getattr(task, key), " | ".join(data.column_names))
     pairs = zip(data[task.prompt_column], data[task.answer_column], strict=True)
     rows = [
-        {"prompt": asked(task, str(prompt)), "answer": _answer(task, str(answer))}
+        {
+            "prompt": asked(task, _text(task, "prompt_column", prompt)),
+            "answer": _answer(task, _text(task, "answer_column", answer)),
+        }
         for prompt, answer in pairs
+        if prompt is not None and answer is not None
     ]
+    if len(rows) < len(data):
+        missing = len(data) - len(rows)
+        log.warning("%s: %d of %d rows have no prompt or no answer", split, missing, len(data))
     random.Random(SEED).shuffle(rows)
     return rows
+
+
+def _text(task: Task, key: str, value: object) -> str:
+    if not isinstance(value, str | int | float):
+        allowed = f"a column of texts or numbers, not of {type(value).__name__}"
+        raise ConfigError(f"task.{key}", getattr(task, key), allowed)
+    return str(value)
 
 
 def _answer(task: Task, text: str) -> str:

@@ -15,13 +15,18 @@ def build(task: Task) -> Source:
     """What the user's function returns for `task`: training rows, held-out rows and a reward.
 
     Raises:
-        ConfigError: The module cannot be imported, or has no such function.
+        ConfigError: The module cannot be imported, has no such function, or the function fails or
+            returns something else.
     """
     function = task.name.partition(":")[2]
     module = _module(task)
     if not callable(getattr(module, function, None)):
         raise ConfigError("task.name", task.name, f"a function of {module.__file__}")
-    return Source(*getattr(module, function)(task))
+    try:
+        return Source(*getattr(module, function)(task))
+    except Exception as error:  # whatever a user's function raises
+        allowed = "a function of training rows, held-out rows and a reward"
+        raise ConfigError("task.name", task.name, f"{allowed} ({_line(error)})") from error
 
 
 def fingerprint(task: Task) -> str:
@@ -34,5 +39,9 @@ def _module(task: Task) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever a user's module raises
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError("task.name", task.name, f"a module that imports ({reason})") from error
+        allowed = f"a module that imports ({_line(error)})"
+        raise ConfigError("task.name", task.name, allowed) from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -134,6 +134,22 @@ def test_data_that_cannot_be_used_are_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_rows_without_an_answer_are_left_out_and_conversations_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    answers = [None, *range(1, 12)]
+    given = [{"question": f"{n}?", "solution": answer} for n, answer in enumerate(answers)]
+    path.write_text("\n".join(map(json.dumps, given)))
+    data = tasks.load(hub(path, answer_after=""))
+    assert {row["answer"] for row in data.train + data.held_out} == {str(n) for n in range(1, 12)}
+    assert "train: 1 of 12 rows have no prompt or no answer" in caplog.text
+    talk = [{"question": [{"role": "user", "content": str(n)}], "solution": 1} for n in range(9)]
+    path.write_text("\n".join(map(json.dumps, talk)))
+    with pytest.raises(ConfigError, match=r"task.prompt_column: got 'question', .*, not of list$"):
+        tasks.load(hub(path))
+
+
 def test_long_prompts_are_left_out_and_told(sums: Path, caplog: pytest.LogCaptureFixture) -> None:
     task = hub(sums, template="{prompt}" + "!" * 4, max_prompt_tokens=len("what is  0 + 0?!!!!"))
     tokenizer = models.character_tokenizer(task)
@@ -208,6 +224,9 @@ def test_the_documented_task_of_one_s_own_works(own_module: Path) -> None:
             "def build(task): return [{'prompt': 'a', 'answer': 1}], [], len",
             "rows:build: got {'prompt': 'a', 'answer': 1}, allowed: rows with a prompt and an",
         ),
+        ("flat:build", "def build(task): return ['1+1='], ['1'], len", "flat:build: got '1[+]1='"),
+        ("pair:build", "def build(task): return [], []", "task.name: got 'pair:build', .*reward"),
+        ("fails:build", "def build(task): return 1 / 0", r".* rows and a reward \(ZeroDivisionErr"),
     ],
 )
 def test_a_task_of_one_s_own_that_is_wrong_is_told_in_one_line(
