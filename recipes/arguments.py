@@ -25,9 +25,13 @@ def micro_batch(config: RunConfig) -> int:
         ConfigError: The batch cannot be split so among the processes there are.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    micro = config.execution.micro_batch or config.batch.size // world
-    if config.batch.size % (micro * world):
-        allowed = f"a divisor of {config.batch.size} / {world} processes"
+    size = config.batch.size
+    if size % world:
+        name, allowed = "batch.prompts x batch.generations", f"a multiple of {world} processes"
+        raise ConfigError(name, size, allowed)
+    micro = config.execution.micro_batch or size // world
+    if size % (micro * world):
+        allowed = f"a divisor of {size} / {world} processes"
         raise ConfigError("execution.micro_batch", micro, allowed)
     return micro
 

@@ -309,7 +309,7 @@ class Execution:
     """How the run is laid out on its machine. Changes no result beyond floating-point order."""
 
     micro_batch: int | None = None
-    """Sequences in one forward and backward pass; null: the whole optimizer batch."""
+    """Sequences in one forward and backward pass of a process; null: its whole share."""
     threads: int | None = None
     """CPU threads of the training process; null: PyTorch's choice."""
     keep_checkpoints: int = 2

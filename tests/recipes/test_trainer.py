@@ -16,6 +16,7 @@ from recipes.config import (
     Aggregation,
     Budget,
     ConfigError,
+    Execution,
     Loss,
     Precision,
     RunConfig,
@@ -130,12 +131,20 @@ def test_sampling_is_the_task_s_not_the_model_s(
     assert other.progress.evaluation == plain.progress.evaluation
 
 
-def test_a_micro_batch_must_divide_the_batch_of_each_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("processes", "line"),
+    [
+        ("2", "execution.micro_batch: got 16, allowed: a divisor of 16 / 2 processes"),
+        ("3", "batch.prompts x batch.generations: got 16, allowed: a multiple of 3 processes"),
+        ("32", "batch.prompts x batch.generations: got 16, allowed: a multiple of 32 processes"),
+    ],
+)
+def test_processes_and_micro_batches_must_divide_the_batch(
+    processes: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(ConfigError, match=r"execution.micro_batch: got 5, allowed: a divisor"):
-        arguments(tiny(), tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    with pytest.raises(ConfigError, match=line):
+        arguments(tiny(execution=Execution(micro_batch=16)), tmp_path)
 
 
 def test_nothing_is_asked_of_the_network(
