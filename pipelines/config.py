@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pipelines.redact import WITH_PASSWORD, redacted, shown, withheld
+from pipelines.redact import WITH_PASSWORD, redacted, secrets_in, shown, withheld
 from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out", "adaptive")
@@ -104,11 +104,6 @@ class Cluster:
         for name, value in given.items():
             if isinstance(value, str) and not value.isprintable():
                 raise ConfigError(f"cluster.{name}", value, "printable characters, on one line")
-        given.update({f"setup[{place}]": line for place, line in enumerate(self.setup)})
-        for name, value in given.items():
-            if isinstance(value, str) and redacted(value) != value:
-                allowed = "no secrets: jobs inherit the environment of who launches them"
-                raise ConfigError(f"cluster.{name}", redacted(value), allowed)
         try:
             shlex.split(self.container or "")
         except ValueError as error:
@@ -146,6 +141,14 @@ class Settings(RunConfig):
     """Folder of runs, sweeps, snapshots and the default store; on a cluster, seen by all nodes."""
     cluster: Cluster = field(default_factory=Cluster)
     tracking: Tracking = field(default_factory=Tracking)
+
+    def __post_init__(self) -> None:
+        """What is in a configuration gets into many files; see `pipelines.redact`."""
+        super().__post_init__()
+        if redacted(text := repr(self)) != text:
+            for name, value in secrets_in(asdict(self)):
+                allowed = "no secrets: jobs inherit the environment of who launches them"
+                raise ConfigError(name, value, allowed)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
 WITH_PASSWORD = re.compile(r"([a-z][a-z0-9+.-]*)://([^/:@\s]*):(\S*)@", re.IGNORECASE)
@@ -39,6 +40,17 @@ def _to_environment(match: re.Match[str]) -> str:
 def shown(text: str) -> str:
     """`text` as it may be shown: its addresses without a name and password."""
     return re.sub(r"//[^/:\s]*(:\S*)?@", "//", text)
+
+
+def secrets_in(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted names of the strings in `tree` that have secrets in them, and what may be shown."""
+    for key, value in tree.items():
+        if isinstance(value, list | tuple):
+            value = {str(place): item for place, item in enumerate(value)}
+        if isinstance(value, Mapping):
+            yield from secrets_in(value, f"{prefix}{key}.")
+        elif isinstance(value, str) and redacted(value) != value:
+            yield f"{prefix}{key}", redacted(value)
 
 
 def redacted(text: str) -> str:

@@ -7,8 +7,9 @@ import pytest
 
 from pipelines import launch
 from pipelines.cli import main
-from pipelines.config import Cluster, Tracking
+from pipelines.config import Tracking
 from pipelines.ledger import Ledger
+from pipelines.plan import single
 from pipelines.redact import redacted, shown, withheld
 from recipes.config import ConfigError
 from tests.fakes import make_plan, tiny_config
@@ -77,23 +78,24 @@ def test_nothing_that_a_launch_writes_has_a_secret(
 
 
 @pytest.mark.parametrize(
-    ("changes", "name"),
+    ("override", "name"),
     [
-        ({"setup": ["module load x", "export A=0123456789abcdef"]}, "setup[1]"),
-        ({"setup": ["export A=http://me:0123456789abcdef@host"]}, "setup[0]"),
-        ({"extra": {"comment": "0123456789abcdef"}}, "extra.comment"),
-        ({"container": "run --env A=0123456789abcdef"}, "container"),
-        ({"srun": ["--export=A=0123456789abcdef"]}, "srun[0]"),
+        ("cluster.setup=['module load x','export A=0123456789abcdef']", "cluster.setup.1"),
+        ("cluster.setup=['export A=ftp://me:0123456789abcdef@host']", "cluster.setup.0"),
+        ("+cluster.extra.comment=0123456789abcdef", "cluster.extra.comment"),
+        ("cluster.container='run --env A=0123456789abcdef'", "cluster.container"),
+        ("cluster.srun=['--export=A=0123456789abcdef']", "cluster.srun.0"),
+        ("+task.options.token=0123456789abcdef", "task.options.token"),
     ],
 )
-def test_secret_that_would_be_in_a_batch_script_is_refused_without_showing_it(
-    changes: dict[str, object], name: str, monkeypatch: pytest.MonkeyPatch
+def test_secret_in_a_configuration_is_refused_without_showing_it(
+    override: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     with pytest.raises(ConfigError) as caught:
-        Cluster(**{"kind": "slurm", **changes})
+        single(["cluster=slurm", override])
     told = str(caught.value)
-    assert told.startswith(f"cluster.{name}: got ")
+    assert told.startswith(f"{name}: got ")
     assert "allowed: no secrets: jobs inherit" in told
     assert "0123456789abcdef" not in told
 
