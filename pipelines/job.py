@@ -331,7 +331,8 @@ def _train_to_budget(ledger: Ledger, taken: Claim, sink: RunSink, stop: Stop) ->
     config = config_of(run)
     result = train_run(config, run.folder, ledger.models, sink)
     if result.status != "completed":
-        sink.event("interrupted", step=result.step, signal=stop.by)
+        if run.history().turn != "died":  # of another rank's error, after which Slurm ends all
+            sink.event("interrupted", step=result.step, signal=stop.by)
         return False
     document = {**vars(result), "budget": vars(config.budget), "attempt": taken.attempt}
     sink.check()

@@ -1,6 +1,7 @@
 """Stands in for ``recipes/train.py``: the same points, checkpoints and resumes, without training.
 
-What it does is told by words in a file ``behave`` in the folder of all runs: ``fail``, ``slow``
+What it does is told by words in a file ``behave`` in the folder of all runs: ``fail``,
+``fail_rank_1`` (the second process of a run does), ``slow``
 (0.1 s a step), ``hold`` (it waits while the word is there), ``kill STEP`` (it kills itself there,
 unless it was resumed), ``spread`` (the curve levels off at 1000 times the learning rate),
 ``collapse LR`` (the run with it does from step 12 on).
@@ -45,7 +46,7 @@ def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> Run
     rate = partial(_rate, words, config.optimizer.lr)
     if step == 0:
         _evaluate(sink, 0, rate(0))
-    if "fail" in words:
+    if "fail" in words or ("fail_rank_1" in words and os.environ.get("RANK") == "1"):
         raise ValueError("the loss became a pumpkin")
     while step < config.budget.amount:
         step += 1

@@ -185,6 +185,16 @@ def test_failed_run_says_why_at_once_and_is_not_submitted_again(case: Case) -> N
 
 
 @fake
+def test_error_of_the_second_process_ends_the_first_and_is_told(case: Case) -> None:
+    setup = ["export MASTER_ADDR=127.0.0.1"]
+    case.launch("slow fail_rank_1", steps=1000, processes=2, setup=setup)
+    case.until("planned")
+    assert case.error.startswith("process 1 of the run ended:\n")
+    assert case.error.endswith("ValueError: the loss became a pumpkin")
+    assert case.run.history().turn == "died"
+
+
+@fake
 def test_error_is_tried_again_by_itself_as_often_as_asked(case: Case) -> None:
     case.launch("fail", retries=1)
     case.until("failed")
