@@ -20,7 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pipelines.config import Settings, Sweep
@@ -155,25 +155,36 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def changed(base: Base, nodes: dict[str, DictConfig], values: dict[str, Any]) -> Settings:
     """`base` with whole groups replaced by `nodes`, then single keys set to `values`.
 
-    A base is typed already, so that this costs a copy, and not a merge with the schema.
+    A base is typed already, so that nothing is merged with the schema; and only what changes is
+    copied: it is set in the base itself, and then put back.
 
     Raises:
         UserError, ConfigError: As `schema`.
     """
-    config = copy.deepcopy(base.config)
-    OmegaConf.set_struct(config, False)
-    with _hydra_errors():
-        for group, node in nodes.items():
-            config[group] = copy.deepcopy(node)
-        for key, value in values.items():
-            if OmegaConf.select(config, key, default=...) is ...:
-                parent = OmegaConf.select(config, key.rpartition(".")[0], default=None)
-                known = parent if isinstance(parent, DictConfig) else config
-                raise UserError(f"{key}: no such key, allowed: {' | '.join(map(str, known))}")
-            OmegaConf.update(config, key, value)
-        settings = OmegaConf.to_object(config)
+    config = base.config
+    touched = {*nodes, *(key.partition(".")[0] for key in values)} & {str(key) for key in config}
+    before = {key: copy.deepcopy(config[key]) for key in touched}
+    with _hydra_errors(), open_dict(config):
+        try:
+            for group, node in nodes.items():
+                config[group] = node  # which copies it
+            for key, value in values.items():
+                _set(config, key, value)
+            settings = OmegaConf.to_object(config)
+        finally:
+            with flag_override(config, "no_deepcopy_set_nodes", True):
+                for key, value in before.items():
+                    config[key] = value
     assert isinstance(settings, Settings)
     return settings
+
+
+def _set(config: DictConfig, key: str, value: Any) -> None:  # noqa: ANN401
+    if OmegaConf.select(config, key, default=...) is ...:
+        parent = OmegaConf.select(config, key.rpartition(".")[0], default=None)
+        known = parent if isinstance(parent, DictConfig) else config
+        raise UserError(f"{key}: no such key, allowed: {' | '.join(map(str, known))}")
+    OmegaConf.update(config, key, value)
 
 
 def schema(kind: type[Schema], config: DictConfig, prefix: str = "") -> Schema:

@@ -9,7 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from pipelines.compose import Composer, changed
 from pipelines.errors import UserError
 from pipelines.plan import plan, run_id_of, single
 from recipes.config import AXES, ConfigError
@@ -255,3 +257,16 @@ def test_resolved_is_plain_data(conf: Path) -> None:
     run = plan("p", (), [conf]).runs[0]
     assert json.loads(json.dumps(run.resolved)) == run.resolved
     assert run.resolved["loss"]["name"] == "grpo"
+
+
+def test_a_base_is_left_as_it_was() -> None:
+    composer = Composer()
+    base = composer.base([])
+    before = OmegaConf.to_yaml(base.config)
+    node = composer.choice("loss", "cispo")
+    settings = changed(base, {"loss": node}, {"optimizer.lr": 7e-4, "seed": 3})
+    assert (settings.loss.name, settings.optimizer.lr, settings.seed) == ("cispo", 7e-4, 3)
+    with pytest.raises(UserError, match=r"optimizer.rate: no such key"):
+        changed(base, {"loss": node}, {"optimizer.lr": 1e-3, "optimizer.rate": 1})
+    assert OmegaConf.to_yaml(base.config) == before
+    assert node == composer.choice("loss", "cispo")
