@@ -118,10 +118,10 @@ def test_jobs_that_start_at_once_outlive_an_outage_of_the_server(
 ) -> None:
     ledger, tracking = Ledger(tmp_path), Tracking(server.address, "outage")
     runs = [ask(ledger, tracking, seed) for seed in range(JOBS)]
-    jobs = at_once(ledger, 40.0)
+    jobs = at_once(ledger, 90.0)
     wait(lambda: all(run.tracking_file.exists() for run in runs[:4]))
     server.stop()
-    time.sleep(20)
+    time.sleep(60)
     server.start()
     out, _ = jobs.communicate(timeout=300)
     assert out == "0\n"
