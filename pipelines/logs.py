@@ -32,6 +32,10 @@ def text_of(path: Path, lines: int | None = None) -> str:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
         return ""
+    return _last(text, lines)
+
+
+def _last(text: str, lines: int | None) -> str:
     return text if lines is None else "".join(text.splitlines(keepends=True)[-lines:])
 
 
@@ -63,15 +67,13 @@ class _View:
     def show(self, run_id: str, path: Path, lines: int | None) -> None:
         if not path.exists():
             return
+        with path.open("rb") as file:
+            file.seek(self._offsets.get(path, 0))
+            data = file.read()
+        text = data.decode(errors="replace")
         if path not in self._offsets:
-            text = text_of(path, lines)
-            self._offsets[path] = path.stat().st_size
-        else:
-            with path.open("rb") as file:
-                file.seek(self._offsets[path])
-                data = file.read()
-            self._offsets[path] += len(data)
-            text = data.decode(errors="replace")
+            text = _last(text, lines)
+        self._offsets[path] = self._offsets.get(path, 0) + len(data)
         if text:
             heading = f"==> {run_id} {path.name} <==\n"
             sys.stdout.write((heading if heading != self._speaker else "") + text)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import io
 import os
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -29,26 +32,27 @@ def test_log_is_followed_until_the_run_ends(
     ledger: Ledger,
     run: RunFiles,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    out = io.StringIO()  # pytest's own loses what another thread writes while it is read
+    monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(logs, "POLL_S", 0.02)
     run.log(1).write_text("one\ntwo\nthree\n")
     held = files.lock(run.lock_file)
     assert held is not None
     followed = threading.Thread(target=logs.follow, args=(ledger, [ROW], 2))
     followed.start()
-    printed = ""
-    for line in ("four\n", "five\n"):
-        while not printed.endswith("three\n" if line == "four\n" else "four\n"):
-            printed += capsys.readouterr().out
+    for seen, line in (("three\n", "four\n"), ("four\n", "five\n")):
+        end = time.monotonic() + 120
+        while not out.getvalue().endswith(seen):
+            assert time.monotonic() < end
+            time.sleep(0.01)
         with run.log(1).open("a") as file:
             file.write(line)
     run.event("failed", attempt=1, error="no")
     os.close(held)
-    followed.join(30)
+    followed.join(120)
     assert not followed.is_alive()
-    printed += capsys.readouterr().out
-    assert printed == "==> abc attempt-1.log <==\ntwo\nthree\nfour\nfive\n"
+    assert out.getvalue() == "==> abc attempt-1.log <==\ntwo\nthree\nfour\nfive\n"
 
 
 def test_job_that_never_came_to_training_shows_what_slurm_has(
