@@ -14,6 +14,7 @@ from recipes import models
 from tests.recipes.by_hand import expected, one_step, rows, trainer_of
 from tests.recipes.processes import CASES, advantages_and_filters, case
 
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 TIMEOUT_S = 300
 
 
