@@ -200,7 +200,7 @@ class Staleness:
 
     @property
     def at_once(self) -> int:
-        """Optimizer batches generated at once, at most; with more than one, some get stale."""
+        """Optimizer batches of one policy, at most; with more than one, some get stale."""
         return self.updates + (self.kind == "pipeline")
 
 

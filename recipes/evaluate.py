@@ -147,4 +147,4 @@ def _batch(trainer: AblationTrainer) -> int:
         return trainer.config.task.eval_prompts * trainer.config.task.eval_samples
     if trainer.config.model.embedded:
         return EMBEDDED_BATCH
-    return int(trainer.args.generation_batch_size) // int(trainer.accelerator.num_processes)
+    return trainer.config.batch.size // int(trainer.accelerator.num_processes)

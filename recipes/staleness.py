@@ -42,15 +42,13 @@ class RolloutQueue:
 
     def next(self) -> Batch:
         """The batch to train on now."""
-        if missing := self._missing():
-            self._waiting += self._generate(missing)
-        return self._waiting.pop(0)
-
-    def _missing(self) -> int:
-        waiting = len(self._waiting)
+        updates = self._staleness.updates
         if self._staleness.kind == "pipeline":
-            return self._staleness.at_once - waiting
-        return 0 if waiting else self._staleness.updates
+            while len(self._waiting) <= updates:  # one at a time, also at first: it fits in memory
+                self._waiting += self._generate(1)
+        elif not self._waiting:
+            self._waiting = self._generate(updates)
+        return self._waiting.pop(0)
 
     def state(self) -> list[dict[str, Any]]:
         """The batches that wait, as tensors and numbers."""
@@ -67,20 +65,18 @@ class RolloutQueue:
 
 
 def select(rows: Rows, chosen: Tensor | slice) -> Rows:
-    """Some rows of all tensors; numbers that hold for all of them stay."""
-    return {name: value[chosen] if value.ndim else value for name, value in rows.items()}
+    """Some rows of all tensors."""
+    return {name: value[chosen] for name, value in rows.items()}
 
 
 def joined(parts: list[Rows], pad_token: int) -> Rows:
     """The rows of several generations under each other, padded to the longest."""
-    if len(parts) == 1:
-        return parts[0]
     return {name: _stacked([part[name] for part in parts], name, pad_token) for name in parts[0]}
 
 
 def _stacked(tensors: list[Tensor], name: str, pad_token: int) -> Tensor:
     if tensors[0].ndim < 2:
-        return torch.cat(tensors) if tensors[0].ndim else torch.stack(tensors).sum()
+        return torch.cat(tensors)
     width = max(tensor.shape[1] for tensor in tensors)
     value = pad_token if name.endswith("_ids") else 0
     left = name in LEFT_PADDED
