@@ -16,8 +16,10 @@ from typing import Any
 import requests
 import torch
 from datasets import Dataset
+from requests.adapters import HTTPAdapter
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+from urllib3 import Retry
 
 from recipes import models
 from recipes.arguments import arguments
@@ -66,6 +68,10 @@ SHARED = (
 """What the two trainers call by the same name, and mean the same by."""
 REQUEST_S = 3600.0
 """For one held-out prompt's completions; a server that takes longer is stuck."""
+AT_ONCE = 64
+"""Held-out prompts that the server is asked to complete at the same time."""
+TRIES = Retry(total=5, backoff_factor=1, status_forcelist=(502, 503, 504), allowed_methods=None)
+"""A completion can be asked for again: one connection lost is no reason to end a training."""
 
 
 def asynchronous_arguments(config: RunConfig, folder: Path, first: bool = False) -> AsyncGRPOConfig:
@@ -132,6 +138,7 @@ class AsynchronousTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
             peft_config=models.adapters(config.model),
             **backends,
         )
+        self._server = _patient()
         self.use_vllm = True
         self.num_generations = config.batch.generations
         self.num_generations_eval = config.task.eval_samples
@@ -163,7 +170,7 @@ class AsynchronousTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
         self, prompt_ids: list[list[int]], _: None, __: dict[str, Any], generations: int
     ) -> tuple[list[list[int]], None]:
         """Completions by the server, whose weights follow each optimizer step."""
-        with ThreadPoolExecutor(max_workers=64) as pool:
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
             found = pool.map(self._complete, prompt_ids[::generations])
         return [ids for completions in found for ids in completions], None
 
@@ -178,7 +185,7 @@ class AsynchronousTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
             "return_token_ids": True,
         }
         url = f"{self.args.vllm_server_base_url}/v1/completions"
-        answer = requests.post(url, json=asked, timeout=REQUEST_S)
+        answer = self._server.post(url, json=asked, timeout=REQUEST_S)
         answer.raise_for_status()
         return [choice["token_ids"] for choice in answer.json()["choices"]]
 
@@ -202,3 +209,11 @@ class AsynchronousTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
     def go_on(self, checkpoint: Path | None) -> None:
         """Trains until `progress` says to stop, from a checkpoint or from the beginning."""
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+
+def _patient() -> requests.Session:
+    """Requests that are made again when the connection or the server fails for a moment."""
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE, max_retries=TRIES))
+    return session

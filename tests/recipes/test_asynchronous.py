@@ -35,9 +35,17 @@ PROMPT, OWN = 3, 3  # two digits and "="; two digits and the end token
 
 
 class Server(BaseHTTPRequestHandler):
-    """A vLLM server that completes rightly the first of each prompt's completions alone."""
+    """A vLLM server that completes rightly the first of each prompt's completions alone.
+
+    It drops its first connection, as an overloaded one does.
+    """
+
+    dropped = False
 
     def do_POST(self) -> None:
+        if not Server.dropped:
+            Server.dropped = True
+            return
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         right = [*sorted(asked["prompt"][:-1]), EOS]
         wrong = [3] * asked["max_tokens"]
@@ -55,9 +63,13 @@ class Server(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+class Listening(ThreadingHTTPServer):
+    request_queue_size = 128  # of 5, a connection is reset when all ask at once
+
+
 @pytest.fixture
 def server() -> Iterator[str]:
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    http = Listening(("127.0.0.1", 0), Server)
     threading.Thread(target=http.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{http.server_port}"
     http.shutdown()
@@ -139,6 +151,7 @@ def test_it_trains_evaluates_and_is_kept(
     trainer.remove_callback(PrinterCallback)
     trainer.go_on(None)
 
+    assert Server.dropped
     compute = sink.compute[2]
     assert compute["steps"] == 2
     assert compute["generated_tokens"] == 2 * 16 * OWN
