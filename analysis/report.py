@@ -85,6 +85,7 @@ def write_kept(
         "Sweep": evidence["sweep"],
         "Winner": ", ".join([evidence["winner"]["run"], *evidence["winner"]["changes"]]),
         "Run": f"{evidence['run_id']}, {document['state']}",
+        "Judged by": forecast.get("metric"),
         "Settings": " ".join(evidence["settings"]),
         "Commit": evidence["commit"],
         "Versions": evidence["versions"],

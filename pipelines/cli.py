@@ -44,6 +44,11 @@ def _sweep_overrides(parser: argparse.ArgumentParser) -> None:
     _overrides(parser)
 
 
+def _race(parser: argparse.ArgumentParser) -> None:
+    _launch(parser)
+    _metric(parser)
+
+
 def _launch(parser: argparse.ArgumentParser) -> None:
     _sweep_overrides(parser)
     _follow(parser)
@@ -104,6 +109,11 @@ def _at(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", type=float, metavar="X", help="also order by forecast at compute X")
 
 
+def _metric(parser: argparse.ArgumentParser) -> None:
+    help_text = "pass rate to judge by, or the part of a mixture it is of; default: the sweep's"
+    parser.add_argument("--metric", metavar="NAME", help=help_text)
+
+
 def _judging(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", type=float, metavar="X", help="fit only points up to compute X")
     parser.add_argument(
@@ -126,11 +136,7 @@ def _rank(parser: argparse.ArgumentParser) -> None:
     _at(parser)
     _judging(parser)
     parser.add_argument("--compute", metavar="AXIS", help="compute axis; default: the sweep's")
-    parser.add_argument(
-        "--metric",
-        default="eval/pass_rate",
-        help="pass rate to judge by, or the part of a mixture that it is of (%(default)s)",
-    )
+    _metric(parser)
     parser.add_argument(
         "--source",
         choices=("ledger", "mlflow"),
@@ -153,6 +159,7 @@ def _fit(parser: argparse.ArgumentParser) -> None:
 def _promote(parser: argparse.ArgumentParser) -> None:
     _launch(parser)
     _judging(parser)
+    _metric(parser)
     parser.add_argument("--name", help="of the promotion (SWEEP-promoted)")
     flags = {
         "--dry-run": "print it all; write and launch nothing",
@@ -171,7 +178,7 @@ def _verify(parser: argparse.ArgumentParser) -> None:
 COMMANDS = {
     "plan": Command("the runs a sweep would make, what each costs, what exists", _sweep_overrides),
     "launch": Command("submit what is missing", _launch),
-    "race": Command("advance the runs worth advancing, stop those that cannot win", _launch),
+    "race": Command("advance the runs worth advancing, stop those that cannot win", _race),
     "status": Command("state, progress and health of runs", _some),
     "logs": Command("what runs printed", _logs),
     "cancel": Command("stop runs: they save, and stay stopped until `retry`", _cancel),

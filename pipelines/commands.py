@@ -158,7 +158,8 @@ def race(arguments: Namespace) -> int:
     from pipelines.ledger import Ledger
     from pipelines.plan import plan as make
 
-    made = make(arguments.sweep, arguments.overrides, arguments.config_dir)
+    metric = [f"sweep.metric={arguments.metric}"] if arguments.metric else []
+    made = make(arguments.sweep, [*arguments.overrides, *metric], arguments.config_dir)
     step = racing.follow if arguments.follow else racing.advance
     report = step(made, Ledger(made.settings.root))
     status = int(report.over and not report.winners)
@@ -272,7 +273,9 @@ def promote(arguments: Namespace) -> int:
 
     ledger = Ledger(promotions.root_of(arguments.overrides))
     typed = (arguments.sweep, arguments.overrides, arguments.config_dir, _options(arguments))
-    asked = promotions.ask(ledger, *typed, arguments.name, force=arguments.force)
+    asked = promotions.ask(
+        ledger, *typed, arguments.name, force=arguments.force, metric=arguments.metric
+    )
     found = promotions.made_before(asked)
     if found is None and arguments.confirm_loo:
         asked, confirming = promotions.leave_one_out(asked)

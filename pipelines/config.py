@@ -13,6 +13,8 @@ from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out", "adaptive")
 RUNGS = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0)
 OBJECTIVES = ("forecast", "A_and_B")
+PASS_RATE = "eval/pass_rate"
+"""Of all held-out prompts."""
 CLUSTERS = ("local", "slurm")
 POSITIVE = (
     "parallel",
@@ -27,6 +29,11 @@ WORDS = ("partition", "account", "qos", "constraint", "gres", "container", "pyth
 """What becomes a word of the batch script."""
 OURS = ("array", "dependency", "error", "job_name", "open_mode", "output", "requeue", "signal")
 """Options of sbatch that are not a site's to set: runs are found, stopped and requeued by them."""
+
+
+def metric_name(given: str) -> str:
+    """The full name of a pass rate; `given` may be the part of a mixture that it is of."""
+    return given if "/" in given else f"eval/{given}/pass_rate"
 
 
 def _positive(name: str, given: float | None) -> None:
@@ -209,6 +216,8 @@ class Sweep:
     seeds: list[int] = field(default_factory=lambda: [0])
     compute: str = "flops"
     """The compute axis its curves are judged on."""
+    metric: str = PASS_RATE
+    """The pass rate they are judged by, or the part of a mixture that it is of."""
     target: float | None = None
     """Compute, on that axis, at which a race and a search forecast; null: they go by ceilings."""
     when: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -219,6 +228,7 @@ class Sweep:
     search: Search = field(default_factory=Search)
 
     def __post_init__(self) -> None:
+        self.metric = metric_name(self.metric)
         if self.strategy not in STRATEGIES:
             raise ConfigError("sweep.strategy", self.strategy, " | ".join(STRATEGIES))
         if not self.axes:

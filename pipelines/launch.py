@@ -299,6 +299,7 @@ def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
         "sweep": plan.sweep,
         "strategy": plan.strategy,
         "compute": plan.compute,
+        "metric": plan.metric,
         "base": plan.base,
         "varied": plan.varied,
         "overrides": [redacted(word) for word in plan.overrides],

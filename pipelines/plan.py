@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pipelines import own_code
 from pipelines.compose import GROUPS, Base, Composer, changed, parse, schema
-from pipelines.config import Race, Search, Settings, Sweep
+from pipelines.config import PASS_RATE, Race, Search, Settings, Sweep, metric_name
 from pipelines.errors import UserError
 from pipelines.ledger import component
 from recipes.config import AXES, ConfigError, RunConfig, identity
@@ -56,6 +56,8 @@ class Plan:
     settings: Settings
     overrides: list[str]
     config_dirs: list[str] = field(default_factory=list)
+    metric: str = PASS_RATE
+    """Pass rate the curves are judged by."""
     target: float | None = None
     """Compute on `compute` to forecast at."""
     max_gpu_hours: float | None = None
@@ -97,6 +99,10 @@ def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] =
         raise UserError(
             f"sweep.where, sweep.exclude: leave no run of {name!r}, allowed: at least one"
         )
+    parts = {part for run in runs for part in run.config.task.parts}
+    metrics = [PASS_RATE, *map(metric_name, sorted(parts))]
+    if sweep.metric not in metrics:
+        raise ConfigError("sweep.metric", sweep.metric, " | ".join(metrics))
     own_code.find((run.config for run in runs), config_dirs)
     return Plan(
         sweep=name,
@@ -108,6 +114,7 @@ def plan(name: str, overrides: Sequence[str] = (), config_dirs: Sequence[Path] =
         settings=expander.settings,
         overrides=list(overrides),
         config_dirs=[str(folder) for folder in config_dirs],
+        metric=sweep.metric,
         target=sweep.target,
         max_gpu_hours=sweep.max_gpu_hours,
         race=sweep.race,

@@ -22,12 +22,13 @@ from analysis.promise import Promise
 from analysis.ranking import Options
 from pipelines import files
 from pipelines.compose import Composer, parse, quoted
+from pipelines.config import PASS_RATE, metric_name
 from pipelines.errors import EvidenceError, UserError
 from pipelines.files import Record
 from pipelines.ledger import Ledger, PromotionFiles
 from pipelines.manifest import manifest_of
 from pipelines.plan import Plan, plan, single
-from pipelines.rank import DEFAULT_ROOT
+from pipelines.rank import DEFAULT_ROOT, metric_of
 from pipelines.winner import Winner, plain, target, winner_of
 from recipes.config import AXES, Budget, RunConfig
 
@@ -49,6 +50,8 @@ class Request:
     config_dirs: list[Path]
     options: Options
     force: bool = False
+    metric: str | None = None
+    """Pass rate to judge by; None: the sweep's."""
 
     @property
     def files(self) -> PromotionFiles:
@@ -65,10 +68,19 @@ class Request:
         """A run with the target's budget, whatever its recipe."""
         return single(self.settings, self.config_dirs)[1]
 
+    @property
+    def manifest(self) -> Record:
+        """Of its sweep."""
+        return manifest_of(self.ledger, self.sweep)
+
+    @property
+    def judged_by(self) -> str:
+        """The full name of the pass rate."""
+        return metric_of(self.manifest, self.metric)
+
     def winner(self) -> Winner:
         """Of its sweep, see `winner_of`."""
-        manifest = manifest_of(self.ledger, self.sweep)
-        return winner_of(self.ledger, manifest, self.large, self.options)
+        return winner_of(self.ledger, self.manifest, self.large, self.options, self.metric)
 
 
 def ask(
@@ -80,6 +92,7 @@ def ask(
     name: str | None = None,
     *,
     force: bool = False,
+    metric: str | None = None,
 ) -> Request:
     """The request that a command line stands for.
 
@@ -115,6 +128,7 @@ def ask(
         list(dict.fromkeys([*dirs, *config_dirs])),
         options,
         force,
+        metric and metric_name(metric),
     )
 
 
@@ -169,8 +183,10 @@ class Promotion:
         what = ", ".join([document["winner"]["run"], *document["winner"]["changes"]])
         yield f"{document['promotion']}: {what}, of sweep {document['sweep']}"
         low, high = forecast["interval"]
+        metric = forecast.get("metric", PASS_RATE)
+        rate = "a pass rate" if metric == PASS_RATE else metric
         yield (
-            f"Forecast: a pass rate of {forecast['reward']:.3f} at {amount(forecast['compute'])} "
+            f"Forecast: {rate} of {forecast['reward']:.3f} at {amount(forecast['compute'])} "
             f"{unit(forecast['axis'])}; 95% of evaluations there from {low:.3f} to {high:.3f}."
         )
         yield from document["notes"]
@@ -187,9 +203,12 @@ def made_before(request: Request) -> Promotion | None:
     if evidence is None:
         return None
     seed = evidence["seed"] if request.seed is None else request.seed
-    if [evidence["settings"], evidence["seed"]] != [request.settings, seed]:
+    metric = evidence["forecast"].get("metric", PASS_RATE)
+    was = [evidence["settings"], evidence["seed"], metric]
+    if was != [request.settings, seed, request.metric or metric]:
         told = f"another, since it was promoted with {' '.join(evidence['settings'])}"
-        raise UserError(f"--name: got {request.name!r}, allowed: {told}")
+        by = "" if metric == PASS_RATE else f", judged by {metric}"
+        raise UserError(f"--name: got {request.name!r}, allowed: {told}{by}")
     return Promotion(_draft_in(request), evidence)
 
 
@@ -219,6 +238,7 @@ def promote(request: Request) -> Promotion:
         "set": request.settings,
         "seeds": [winner.config["seed"] if request.seed is None else request.seed],
         "compute": winner.analysis.options.compute_axis,
+        "metric": request.judged_by,
     }
     draft = _drafted(request, recipe, sweep)
     return Promotion(draft, _evidence(request, winner, draft.plan))
@@ -251,7 +271,7 @@ def _differ(named: Mapping[str, Any], wanted: Mapping[str, Any]) -> Record:
 
 def _evidence(request: Request, winner: Winner, made: Plan) -> Record:
     """What is known of the winner, and what is forecast, as it is written beside the recipe."""
-    (run,), manifest = made.runs, manifest_of(request.ledger, request.sweep)
+    (run,), manifest = made.runs, request.manifest
     ledger, axis = request.ledger, manifest["compute"]
     used = {row["run_id"] for row in manifest["runs"] if row["label"] == winner.run}
     goes_on = run.run_id in used and not winner.changes
@@ -289,6 +309,7 @@ def _evidence(request: Request, winner: Winner, made: Plan) -> Record:
         "changed": changed,
         "notes": list(_notes(winner, run.seed, goes_on, changed, there / last)),
         "forecast": {
+            "metric": request.judged_by,
             **_forecast(winner, axis, there, last if goes_on else 0.0),
             "every": target(ledger, winner.run_id, replace(run.config, budget=every), axis),
         },
@@ -362,7 +383,7 @@ def leave_one_out(request: Request) -> tuple[Request, Draft]:
     if asked.files.sweep.exists():
         return confirmed, _draft_in(asked)
     winner = request.winner()
-    axes = dict(_put_back(manifest_of(request.ledger, request.sweep), winner))
+    axes = dict(_put_back(request.manifest, winner))
     if not axes:
         told = f"no choice of {request.sweep} is known to be better than its base's"
         raise EvidenceError(f"--confirm-loo: nothing to leave out: {told}")
@@ -372,6 +393,7 @@ def leave_one_out(request: Request) -> tuple[Request, Draft]:
         "set": [f"recipe={asked.name}", *_midway(request, winner)],
         "seeds": sorted({curve.seed or 0 for fit in winner.fits for curve in fit.seeds}),
         "compute": winner.analysis.options.compute_axis,
+        "metric": request.judged_by,
     }
     return confirmed, _drafted(asked, recipe_of(winner, request), sweep)
 

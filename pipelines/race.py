@@ -20,7 +20,7 @@ from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, Passes, view
 from pipelines.launch import launch, part
 from pipelines.ledger import Ledger
 from pipelines.plan import Plan
-from pipelines.rank import curves_of
+from pipelines.rank import planned_curves
 from pipelines.status import RunStatus, statuses
 
 BY = "race"
@@ -244,12 +244,7 @@ def _judged(
     plan: Plan, ledger: Ledger, entries: Sequence[Entry]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Who goes on to which share, and who is stopped and why, with every run at its rung."""
-    manifest = {
-        "runs": plan.rows(),
-        "varied": plan.varied,
-        "tracking": asdict(plan.settings.tracking),
-    }
-    curves = curves_of(ledger, manifest, plan.compute)
+    curves = planned_curves(ledger, plan)
     seeds = {e.label: [c for c in curves if c.run == e.label] for e in entries}
     rule = Rule(plan.target, plan.race.threshold, plan.race.margin)
     found = judge([c for c in seeds.values() if c], rule)

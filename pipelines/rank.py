@@ -6,15 +6,15 @@ import math
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.curves import Curve, curve
 from analysis.ranking import Analysis, Options, analyse
 from analysis.report import write
 from analysis.words import answer
-from pipelines.config import Tracking
+from pipelines.config import PASS_RATE, Tracking, metric_name
 from pipelines.display import note, program
 from pipelines.errors import ServiceError, UserError
 from pipelines.files import Record
@@ -22,8 +22,10 @@ from pipelines.ledger import Ledger
 from pipelines.manifest import manifest_of
 from recipes.config import COMPUTE_AXES
 
+if TYPE_CHECKING:
+    from pipelines.plan import Plan
+
 DEFAULT_ROOT = os.environ.get("SHORTLIST_ROOT", "outputs")
-PASS_RATE = "eval/pass_rate"
 STDERR = "_stderr"
 """Follows the name of a rate in that of its standard error."""
 TRUNCATION = "eval/truncation_rate"
@@ -48,7 +50,7 @@ def rank_sweep(
     options: Options,
     axis: str | None = None,
     source: str = "ledger",
-    metric: str = PASS_RATE,
+    metric: str | None = None,
 ) -> Ranked:
     """Judges the curves of `sweep`; writes ``ranking.json``, ``report.html`` and ``curves.svg``.
 
@@ -58,7 +60,8 @@ def rank_sweep(
         options: What to judge by; its compute axis is replaced by `axis` or the sweep's own.
         axis: Compute axis of the curves, one of `COMPUTE_AXES`.
         source: ``ledger``, the files that everything is written to first, or ``mlflow``.
-        metric: What is judged: a pass rate by its full name, or the part of a mixture it is of.
+        metric: What is judged: a pass rate by its full name, or the part of a mixture it is of;
+            None: the sweep's own.
 
     Raises:
         As `judge_sweep`.
@@ -66,7 +69,7 @@ def rank_sweep(
     manifest = manifest_of(ledger, sweep)
     analysis = judge_sweep(ledger, manifest, options, axis, source, metric)
     folder = ledger.sweep(sweep).folder
-    write(analysis, folder, context(manifest))
+    write(analysis, folder, context(manifest, metric_of(manifest, metric)))
     _log(ledger, Tracking(**manifest["tracking"]), manifest, analysis)
     return Ranked(manifest, analysis, folder)
 
@@ -77,7 +80,7 @@ def judge_sweep(
     options: Options,
     axis: str | None = None,
     source: str = "ledger",
-    metric: str = PASS_RATE,
+    metric: str | None = None,
 ) -> Analysis:
     """What `rank_sweep` says, without writing anything.
 
@@ -86,13 +89,12 @@ def judge_sweep(
         CurveError: A curve that cannot be read.
         ServiceError: MLflow is out of reach, with `source` ``mlflow``.
     """
-    axis = axis or manifest["compute"]
-    metric = metric if "/" in metric else f"eval/{metric}/pass_rate"
+    axis, metric = axis or manifest["compute"], metric_of(manifest, metric)
     curves = curves_of(ledger, manifest, axis, source, metric)
     if not curves:
-        sweep = manifest["sweep"]
-        if metric != PASS_RATE:
-            raise UserError(f"--metric: got {metric!r}, allowed: one that a run of {sweep!r} has")
+        sweep, known = manifest["sweep"], sorted(_metrics(ledger, manifest))
+        if known:
+            raise UserError(f"--metric: got {metric!r}, allowed of {sweep}: {' | '.join(known)}")
         raise UserError(f"sweep: {sweep!r} has no evaluations yet (shortlist status {sweep})")
     settings = {**vars(options), "compute_axis": axis}
     base = joined(manifest["base"], manifest["varied"])
@@ -104,12 +106,12 @@ def curves_of(
     manifest: Record,
     axis: str,
     source: str = "ledger",
-    metric: str = PASS_RATE,
+    metric: str | None = None,
 ) -> list[Curve]:
     """The curves of a sweep's runs that have any; raises as `judge_sweep`."""
     if axis not in COMPUTE_AXES:
         raise UserError(f"--compute: got {axis!r}, allowed: {' | '.join(COMPUTE_AXES)}")
-    rows, varied = manifest["runs"], manifest["varied"]
+    rows, varied, metric = manifest["runs"], manifest["varied"], metric_of(manifest, metric)
     read = _from_mlflow if source == "mlflow" else _from_ledger
     names = (metric, metric + STDERR, TRUNCATION, *SIGNALS)
     run_ids = [row["run_id"] for row in rows]
@@ -118,11 +120,31 @@ def curves_of(
     return [item for item in curves if len(item.compute)]
 
 
-def context(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def planned_curves(ledger: Ledger, plan: Plan) -> list[Curve]:
+    """The curves there are of a plan's runs, whatever was launched; raises as `judge_sweep`."""
+    tracking = asdict(plan.settings.tracking)
+    known = {"runs": plan.rows(), "varied": plan.varied, "tracking": tracking}
+    return curves_of(ledger, known, plan.compute, metric=plan.metric)
+
+
+def metric_of(manifest: Mapping[str, Any], given: str | None = None) -> str:
+    """The full name of the pass rate to judge by: the one `given`, or the sweep's."""
+    return metric_name(given or manifest.get("metric", PASS_RATE))
+
+
+def _metrics(ledger: Ledger, manifest: Mapping[str, Any]) -> set[str]:
+    """The pass rates that the runs of a sweep have."""
+    points = (point for row in manifest["runs"] for point in ledger.run(row["run_id"]).points())
+    names = {name for point in points for name in point["metrics"]}
+    return {name for name in names if name.startswith("eval/") and name.endswith("pass_rate")}
+
+
+def context(manifest: Mapping[str, Any], metric: str = PASS_RATE) -> dict[str, Any]:
     """How a sweep's report came about, for its last section."""
     command = shlex.join(["shortlist", "launch", manifest["sweep"], *_typed(manifest)])
     kept = ("sweep", "strategy", "commit", "versions", "time")
-    return {**{key: manifest.get(key) for key in kept}, "command": command}
+    judged = {} if metric == PASS_RATE else {"judged by": metric}
+    return {**{key: manifest.get(key) for key in kept}, "command": command, **judged}
 
 
 def conclusion(ranked: Ranked) -> Iterable[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, Passes, view
 from pipelines.launch import LaunchReport, launch
 from pipelines.ledger import Ledger, RunFiles, SweepFiles
 from pipelines.plan import Combination, Plan, PlannedRun, Space
-from pipelines.rank import curves_of
+from pipelines.rank import planned_curves
 from pipelines.status import RunStatus, statuses
 
 if TYPE_CHECKING:
@@ -181,13 +181,8 @@ def _parts_of(space: Space, run: RunFiles) -> Parts | None:
 
 def _recipes(plan: Plan, ledger: Ledger, rows: Mapping[str, list[RunStatus]]) -> list[Known]:
     """Every recipe of the sweep, with where its runs are and what its curves say."""
-    manifest = {
-        "runs": plan.rows(),
-        "varied": plan.varied,
-        "tracking": asdict(plan.settings.tracking),
-    }
     curves: dict[str, list[Curve]] = {}
-    for item in curves_of(ledger, manifest, plan.compute):
+    for item in planned_curves(ledger, plan):
         curves.setdefault(item.run, []).append(item)
     judged = {s.run: s for s in judge(list(curves.values()), Rule(plan.target))}
     space, found = _space(plan), []

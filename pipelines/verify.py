@@ -56,7 +56,8 @@ class Verified:
             "left_band_at": None if kept.left is None else float(kept.compute[kept.left]),
             "forecast": {
                 key: forecast[key]
-                for key in ("axis", "compute", "reward", "interval", "curve_interval")
+                for key in ("axis", "metric", "compute", "reward", "interval", "curve_interval")
+                if key in forecast
             },
             "observed": None
             if n == 0
@@ -127,7 +128,8 @@ def verify(ledger: Ledger, name: str) -> Verified:
     manifest = manifest_of(ledger, name)
     forecast = evidence["forecast"]
     promise = Promise.read(forecast)
-    curve = next(iter(curves_of(ledger, manifest, forecast["axis"])), None)
+    curves = curves_of(ledger, manifest, forecast["axis"], metric=forecast.get("metric"))
+    curve = next(iter(curves), None)
     seen = np.zeros(0) if curve is None else curve.compute
     new = seen > promise.seen * (1 + 1e-9)
     done = float(seen.max(initial=promise.seen))

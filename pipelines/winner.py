@@ -54,7 +54,13 @@ class Winner:
         return ", ".join([self.run, *self.changes])
 
 
-def winner_of(ledger: Ledger, manifest: Record, large: RunConfig, options: Options) -> Winner:
+def winner_of(
+    ledger: Ledger,
+    manifest: Record,
+    large: RunConfig,
+    options: Options,
+    metric: str | None = None,
+) -> Winner:
     """The best recipe of a sweep at the target compute, or the best choice of every axis composed.
 
     A choice takes the place of the base's only where its verdict says that it is better.
@@ -64,6 +70,7 @@ def winner_of(ledger: Ledger, manifest: Record, large: RunConfig, options: Optio
         manifest: Of the sweep.
         large: The run whose budget is the target.
         options: What to judge by; the compute to order at is replaced by the target.
+        metric: The pass rate to judge by; None: the sweep's.
 
     Raises:
         As `judge_sweep`.
@@ -71,7 +78,7 @@ def winner_of(ledger: Ledger, manifest: Record, large: RunConfig, options: Optio
     run_ids = [row["run_id"] for row in manifest["runs"]]
     first = next((item for item in run_ids if ledger.run(item).last_points()), run_ids[0])
     at = target(ledger, first, large, manifest["compute"])
-    analysis = judge_sweep(ledger, manifest, replace(options, at=at))
+    analysis = judge_sweep(ledger, manifest, replace(options, at=at), metric=metric)
     base = joined(manifest["base"], manifest["varied"])
     found = against_base(analysis.fits, base)
     if manifest["strategy"] not in ("one_at_a_time", "leave_one_out") or not found:

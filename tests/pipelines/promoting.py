@@ -15,6 +15,15 @@ from pipelines.plan import Plan, PlannedRun, plan
 Known = tuple[float, float, float]
 """A, B and C_mid in steps; R0 is 0.25."""
 STEPS, EVERY = 400, 10
+PART = "hard"
+"""A part of the mixture `TWO`, at half of the pass rate of all."""
+TWO = {
+    "name": "mixture",
+    "parts": {
+        "easy": {"name": "digits"},
+        PART: {"name": "digits", "max_digits": 5},
+    },
+}
 FLOPS = 1e6
 """Of a step."""
 NOISE = 0.004
@@ -28,7 +37,9 @@ def rate(step: float, known: Known) -> float:
 def sweep(ledger: Ledger, curves: Mapping[str, Known], **document: object) -> Plan:
     """Writes the sweep ``known``, and its runs as if trained: label to known curve."""
     conf = ledger.root.parent / "conf"
-    (conf / "sweep").mkdir(parents=True, exist_ok=True)
+    for folder in ("sweep", "task"):
+        (conf / folder).mkdir(parents=True, exist_ok=True)
+    (conf / "task" / "two.yaml").write_text(yaml.safe_dump(TWO))
     document = {"set": [f"budget.amount={STEPS}", "optimizer.lr=3e-4"], **document}
     (conf / "sweep" / "known.yaml").write_text(yaml.safe_dump(document))
     made = plan("known", [f"root={ledger.root}"], [conf])
@@ -39,6 +50,7 @@ def sweep(ledger: Ledger, curves: Mapping[str, Known], **document: object) -> Pl
         "sweep": made.sweep,
         "strategy": made.strategy,
         "compute": made.compute,
+        "metric": made.metric,
         "base": made.base,
         "varied": made.varied,
         "overrides": made.overrides,
@@ -80,5 +92,9 @@ def add(ledger: Ledger, run_id: str, known: Known, steps: range, rng: np.random.
             "eval/pass_rate_stderr": NOISE,
             "eval/truncation_rate": 0.0,
         }
+        part = {
+            name.replace("eval/", f"eval/{PART}/"): value / 2 for name, value in metrics.items()
+        }
+        metrics |= part
         compute = {"steps": step, "flops": step * FLOPS}
         ledger.run(run_id).point(1, step, compute, metrics)

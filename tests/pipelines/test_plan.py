@@ -42,6 +42,16 @@ def test_grid_is_the_product_of_its_axes(conf: Path) -> None:
     ]
 
 
+def test_a_sweep_may_be_judged_by_a_part_of_its_task(conf: Path) -> None:
+    write(conf, "m", "axes: {loss: [cispo]}\nset: [task=mixture, model=hf]\nmetric: sums")
+    assert plan("m", [], [conf]).metric == "eval/sums/pass_rate"
+    assert plan("m", ["sweep.metric=eval/pass_rate"], [conf]).metric == "eval/pass_rate"
+    with pytest.raises(ConfigError) as refused:
+        plan("m", ["sweep.metric=code"], [conf])
+    parts = "eval/pass_rate | eval/gsm8k/pass_rate | eval/sums/pass_rate"
+    assert str(refused.value) == f"sweep.metric: got 'eval/code/pass_rate', allowed: {parts}"
+
+
 def test_grid_conditions(conf: Path) -> None:
     axes = "axes: {loss: [grpo, cispo], aggregation: [sample, token]}\n"
     write(conf, "without", axes + "exclude: [{loss: grpo, aggregation: token}]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,28 @@ def test_what_changes_is_told_and_costed(losses: Ledger) -> None:
     assert evidence["changed"] == ["batch.prompts: 8 -> 16"]
     assert evidence["forecast"]["compute"] == pytest.approx(2 * 1600 * FLOPS)
     assert "not for batch.prompts: 8 -> 16; 8 times the compute" in evidence["notes"][-1]
+
+
+def test_a_part_of_a_mixture_is_promoted_by_its_own_curve(ledger: Ledger) -> None:
+    """The part passes half as often as all, and its forecast is of that; so is that it is asked."""
+    known = {"loss=grpo": BASE, "loss=cispo": BETTER}
+    two = {"set": [f"budget.amount={STEPS}", "task=two"]}
+    promoting.sweep(ledger, known, strategy="grid", axes={"loss": ["grpo", "cispo"]}, **two)
+    by = partial(promotions.ask, ledger, "known", [], [], Options(), "best")
+    found = promotions.promote(by(metric=promoting.PART))
+    evidence, metric = found.evidence, f"eval/{promoting.PART}/pass_rate"
+    assert evidence["forecast"]["metric"] == found.draft.plan.metric == metric
+    assert evidence["forecast"]["reward"] == pytest.approx(rate(1600, BETTER) / 2, abs=0.005)
+    assert f"Forecast: {metric} of 0.34" in "\n".join(found.lines())
+    found.save()
+    for again in (None, promoting.PART, metric):
+        made = promotions.made_before(by(metric=again))
+        assert made is not None
+        assert made.evidence == json.loads(json.dumps(evidence))
+    with pytest.raises(UserError, match=f"--name: got 'best', .* judged by {metric}"):
+        promotions.made_before(by(metric="easy"))
+    with pytest.raises(UserError, match=r"--metric: got 'eval/code/pass_rate', allowed of known: "):
+        promotions.promote(by(metric="code"))
 
 
 def test_a_target_that_was_reached_is_refused(losses: Ledger) -> None:

@@ -219,6 +219,9 @@ def test_race_command_follows_to_the_end(
     assert [item["done"] for item in document["recipes"]] == [[0.3], [0.3], [0.3], [1.0]]
     assert [item["states"] for item in document["recipes"]][-1] == ["completed"]
     assert "stopped optimizer.lr=0.0004: a chance of" in captured.err
+    assert main([*words, "--metric", "hard"]) == 2
+    told = "sweep.metric: got 'eval/hard/pass_rate', allowed: eval/pass_rate"
+    assert told in capsys.readouterr().err
     assert main(words) == 0
     told = capsys.readouterr().out
     assert "flops: spent" in told

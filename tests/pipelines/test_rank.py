@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from analysis.ranking import Options
 from pipelines import files
 from pipelines.errors import ServiceError, UserError
 from pipelines.ledger import Ledger
-from pipelines.rank import conclusion, rank_sweep
+from pipelines.rank import conclusion, planned_curves, rank_sweep
 from pipelines.tracking import sync
 from tests import fakes
 
@@ -115,8 +116,33 @@ def test_a_part_of_a_mixture_is_judged_by_its_own_curve(sweep: Ledger) -> None:
         assert fit["C_mid"] == pytest.approx(C_mid, rel=0.1)
     by_name = rank_sweep(sweep, "known", options, metric="eval/math/pass_rate").analysis
     assert by_name.document()["fits"] == part["fits"]
-    with pytest.raises(UserError, match=r"--metric: got 'eval/code/pass_rate', allowed: one that"):
+    told = "--metric: got 'eval/code/pass_rate', allowed of known: "
+    with pytest.raises(UserError) as refused:
         rank_sweep(sweep, "known", options, metric="code")
+    assert str(refused.value) == told + "eval/math/pass_rate | eval/pass_rate"
+
+
+def test_a_sweep_may_say_what_it_is_judged_by(sweep: Ledger) -> None:
+    manifest = sweep.sweep("known").manifest()
+    assert manifest is not None
+    files.write_json(
+        sweep.sweep("known").manifest_file, {**manifest, "metric": "eval/math/pass_rate"}
+    )
+    options = Options(pool=False)
+    ranked = rank_sweep(sweep, "known", options)
+    by_name = rank_sweep(sweep, "known", options, metric="math").analysis.document()
+    assert ranked.analysis.document() == by_name
+    assert "Judged by</dt><dd>eval/math/pass_rate" in (ranked.folder / "report.html").read_text()
+    told = rank_sweep(sweep, "known", options, metric="eval/pass_rate").analysis.document()
+    assert told["fits"] != by_name["fits"]
+
+
+def test_a_race_reads_the_curves_that_its_sweep_is_judged_by(sweep: Ledger) -> None:
+    plan = fakes.make_plan(sweep.root, [fakes.tiny_config(loss_of(label)) for label in KNOWN])
+    of_all = planned_curves(sweep, plan)
+    of_part = planned_curves(sweep, replace(plan, metric="eval/math/pass_rate"))
+    for whole, part in zip(of_all, of_part, strict=True):
+        assert part.reward == pytest.approx(whole.reward - 0.1)
 
 
 def test_choices_that_move_together_are_one_axis(sweep: Ledger) -> None:

@@ -119,6 +119,25 @@ def test_the_page_is_whole_and_in_mlflow(ledger: Ledger, promoted: str) -> None:
     assert {"verify.html", "verify.json", "manifest.json"} <= kept
 
 
+def test_a_part_is_held_against_the_forecast_of_it(ledger: Ledger, untracked: None) -> None:
+    """`verify` reads what was forecast by from the evidence: the part passes half as often."""
+    document = {"axes": {"loss": ["grpo"]}, "set": ["budget.amount=400", "task=two"]}
+    promoting.sweep(ledger, {"loss=grpo": TRUE}, **document)
+    asked = promotions.ask(ledger, "known", [], [], Options(), "best", metric=promoting.PART)
+    found = promotions.promote(asked)
+    found.save()
+    manifest = {**(ledger.sweep("known").manifest() or {}), "sweep": "best"}
+    manifest |= {"runs": found.draft.plan.rows(), "varied": found.draft.plan.varied}
+    files.write_json(ledger.sweep("best").manifest_file, manifest)
+    trained(ledger, found.evidence["run_id"])
+    held = verify(ledger, "best")
+    assert held.inside
+    observed = held.document()["observed"]
+    assert observed["evaluations"] == len(LATER)
+    assert observed["reward"] == pytest.approx(rate(1500, TRUE) / 2, abs=0.004)
+    assert "eval/hard/pass_rate" in held.page.read_text()
+
+
 def test_what_was_never_promoted(ledger: Ledger, promoted: str) -> None:
     with pytest.raises(UserError, match=r"promotion: got 'known', allowed in .*: best"):
         verify(ledger, "known")
