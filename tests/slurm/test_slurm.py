@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ import pytest
 
 from pipelines import race
 from pipelines.cancel import stop
+from pipelines.cli import main
 from pipelines.config import Cluster, Race
 from pipelines.errors import ServiceError
 from pipelines.launch import launch
@@ -423,3 +425,44 @@ def test_a_race_submits_each_rung_and_leaves_out_what_it_stopped(case: Case) -> 
     assert last == [16, 16, 16, 40]
     assert [run.history().attempts for run in case.runs] == [1, 1, 1, 2]
     assert case.again() == 0
+
+
+ABLATION = """
+strategy: one_at_a_time
+axes: {loss: [cispo], advantage: [none]}
+set: [budget.amount=100, budget.eval_every=5]
+"""
+
+
+@fake
+def test_a_promotion_goes_on_through_slurm_and_keeps_its_forecast(
+    tmp_path: Path, ledger: Ledger, cluster: PrivateCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three runs of 100 steps; the base goes on to 400: 0.2 + 0.6 s / (s + 20) at step s."""
+    (tmp_path / "mine" / "sweep").mkdir(parents=True)
+    (tmp_path / "mine" / "sweep" / "small.yaml").write_text(ABLATION)
+    there = ["cluster=slurm", "cluster.partition=low", "--config-dir", str(tmp_path / "mine")]
+    assert main(["launch", "small", f"root={ledger.root}", *there, "--follow"]) == 0
+    large = ["promote", "small", f"root={ledger.root}", "budget.amount=400", "budget.eval_every=5"]
+    capsys.readouterr()
+    assert main([*large, "--name", "best", "--follow", "--json"]) == 0
+    promoted = json.loads(capsys.readouterr().out)
+    assert promoted["planned"] == [promoted["run_id"]]
+
+    run = ledger.run(promoted["run_id"])
+    assert run.history().sweeps == ["small", "best"]
+    events = [item for item in run.history().events if item["event"] != "checkpoint"]
+    once = ["planned", "submitted", "started", "finished"]
+    assert [item["event"] for item in events] == once * 2
+    for job in {item["job"] for item in events if item["event"] == "submitted"}:
+        assert "JobState=COMPLETED" in cluster.ask("scontrol", "show", "job", job)
+    assert [step for step, _, _ in eval_points(run.points())] == [*range(0, 401, 5)]
+
+    assert main(["verify", "best", "--root", str(ledger.root), "--json"]) == 0
+    held = json.loads(capsys.readouterr().out)
+    assert (held["state"], held["inside"], held["where"]) == ("completed", True, "inside")
+    assert (held["run_id"], held["observed"]["evaluations"]) == (run.run_id, 60)
+    last = [0.2 + 0.6 * step / (step + 20) for step in (385, 390, 395, 400)]
+    assert held["observed"]["reward"] == pytest.approx(sum(last) / 4)
+    assert main([*large, "--name", "best", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["planned"] == []
