@@ -77,7 +77,8 @@ def standing(document: Mapping[str, Any], window: int) -> str:
     units = unit(document["forecast"]["axis"])
     notes = "".join(f"<li>{escape(note)}</li>" for note in document["notes"])
     shown = table(("", "Pass rate", "95% interval", f"At {escape(units)}"), rows, "numbers")
-    return f'{shown}<ul class="open-list">{notes}</ul>' if notes else shown
+    told = f'<h3>What is seen of the run</h3><ul class="open-list">{notes}</ul>' if notes else ""
+    return shown + told
 
 
 def _gap(v: Verdict, margin: float) -> str:

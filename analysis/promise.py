@@ -132,7 +132,7 @@ def keep(promise: Promise, compute: Array, reward: Array, ahead: Array, seed: in
     below, above = (np.maximum(side, 1e-9) for side in (middle - low, high - middle))
     worst = np.maximum((middle - paths) / below, (paths - middle) / above).max(axis=1)
     factor = float(np.quantile(worst, 1 - ALARMS))
-    low, high = middle - factor * below, middle + factor * above
+    low, high = np.clip([middle - factor * below, middle + factor * above], 0, 1)
     mean = trailing(reward[None])[0] if len(reward) else reward
     outside = np.flatnonzero((mean < low[: len(mean)]) | (mean > high[: len(mean)]))
     return Kept(looks, low, middle, high, mean, int(outside[0]) if len(outside) else None)

@@ -24,11 +24,12 @@ from analysis.fits import Fit
 from analysis.notation import amount, chance, interval, rate, unit
 from analysis.promise import ALARMS, WINDOW, Kept
 from analysis.ranking import Analysis
-from analysis.svg import curves_svg, kept_svg
+from analysis.svg import curves_svg, kept_keys, kept_svg
 from analysis.words import answer, ceiling, state
 
 EMBEDDED_DRAWS = 40_000
 """Posterior curves in a page, shared out among its runs: about 1 MB."""
+SCRIPT = '<script type="application/json" id="data">{}</script>\n<script>\n{}</script>\n'
 FILTER_FROM = 13
 """Runs from which a reader is offered to filter them."""
 
@@ -78,7 +79,7 @@ def write_kept(
     Raises:
         OSError: The file cannot be written.
     """
-    here, forecast = Path(__file__).parent, evidence["forecast"]
+    forecast = evidence["forecast"]
     units = unit(forecast["axis"])
     words = [evidence["promotion"], f"promoted {_date(evidence['time'])}"]
     made = {
@@ -90,20 +91,16 @@ def write_kept(
         "Commit": evidence["commit"],
         "Versions": evidence["versions"],
     }
-    text = Template((here / "verify.html").read_text("utf-8")).substitute(
-        title=escape(f"{evidence['promotion']}: {told[0]}"),
-        css=(here / "report.css").read_text("utf-8"),
-        overline=escape(" · ".join(words)),
-        headline=escape(told[0]),
-        lead=escape(" ".join(told[1:])),
+    body = _template("verify.html").substitute(
         figure=kept_svg(kept, curve, forecast["seen"], f"Compute ({units})"),
+        keys=kept_keys(kept, forecast["seen"]),
         window=WINDOW,
         kept=f"{1 - ALARMS:.0%}",
         numbers=page.standing(document, WINDOW),
         notes="".join(f"<li>{escape(note)}</li>" for note in evidence["notes"]),
         made=page.pairs({name: value for name, value in made.items() if value}),
     )
-    _replace(path, text)
+    _replace(path, _page(evidence["promotion"], words, told, body))
 
 
 def rows(analysis: Analysis) -> tuple[list[str], list[list[str]]]:
@@ -183,32 +180,53 @@ def _brief(value: float) -> float:
 
 
 def _html(analysis: Analysis, embedded: Mapping[str, Any], context: Mapping[str, Any]) -> str:
-    here = Path(__file__).parent
-    source = {kind: (here / f"report.{kind}").read_text("utf-8") for kind in ("html", "css", "js")}
     headline, sentences = answer(analysis)
-    count = len(analysis.fits)
     context = {**context, "time": _date(context["time"])} if context.get("time") else context
     title = str(context.get("sweep") or context.get("source") or "Learning curves")
     finder = (
         '<label class="hidden" for="filter">Filter runs</label>'
         '<input class="filter" id="filter" type="search" placeholder="Filter runs">'
     )
-    return Template(source["html"]).substitute(
-        title=escape(f"{title}: {headline}"),
-        css=source["css"],
-        js=source["js"],
-        overline=escape(" · ".join(_overline(analysis, title, context))),
-        headline=escape(headline),
-        lead=f'<p class="lead">{escape(" ".join(sentences))}</p>',
+    body = _template("report.html").substitute(
         unit=escape(embedded["unit"]),
         static=curves_svg(embedded),
-        filter=finder if count >= FILTER_FROM else "",
+        filter=finder if len(analysis.fits) >= FILTER_FROM else "",
         verdicts=page.verdicts(analysis),
         open=page.unsettled(analysis),
         runs=page.runs(analysis),
         made=page.made(analysis, context),
-        data=_inert(embedded),
     )
+    overline = _overline(analysis, title, context)
+    return _page(title, overline, [headline, *sentences], body, embedded)
+
+
+def _page(
+    title: str,
+    overline: Sequence[str],
+    told: Sequence[str],
+    body: str,
+    embedded: Mapping[str, Any] | None = None,
+) -> str:
+    """A whole page: what every one has around its `body`, and ``report.js`` with its data."""
+    script = "" if embedded is None else SCRIPT.format(_inert(embedded), _text("report.js"))
+    return _template("page.html").substitute(
+        scripts="script-src 'unsafe-inline'; " if script else "",
+        title=escape(f"{title}: {told[0]}"),
+        css=_text("report.css"),
+        overline=escape(" · ".join(overline)),
+        headline=escape(told[0]),
+        lead=escape(" ".join(told[1:])),
+        body=body,
+        end=script,
+    )
+
+
+def _template(name: str) -> Template:
+    return Template(_text(name))
+
+
+def _text(name: str) -> str:
+    return (Path(__file__).parent / name).read_text("utf-8")
 
 
 def _overline(analysis: Analysis, title: str, context: Mapping[str, Any]) -> list[str]:

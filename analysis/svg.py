@@ -43,6 +43,7 @@ THEMED = (
     ".middle{fill:none;stroke:var(--c0);stroke-width:1.6;stroke-dasharray:5 4}"
     ".mean{fill:none;stroke:var(--c1);stroke-width:2}.point{fill:var(--c1);opacity:.6}"
     ".made{fill:var(--page);stroke:var(--soft)}.out{fill:none;stroke:var(--bad);stroke-width:2.4}"
+    "@media(max-width:520px){svg text,svg .tick{font-size:16px}text[transform]{display:none}}"
 )
 """For a figure within a page, in the page's colours, light or dark."""
 
@@ -71,14 +72,22 @@ def quantiles(run: Mapping[str, Any], compute: Array) -> Array:
 
 
 class _Axes:
-    """Places compute (log) and pass rate on the figure."""
+    """Places compute (log; from 0 on, linear) and pass rate on the figure."""
 
     def __init__(self, low: float, high: float, bottom: float, top: float) -> None:
         self.low, self.high, self.bottom, self.top = low, max(high, 1.01 * low), bottom, top
 
     def x(self, compute: Array | float) -> Array:
-        part = np.log(np.asarray(compute) / self.low) / np.log(self.high / self.low)
+        compute = np.asarray(compute)
+        if self.low == 0:
+            part = compute / self.high
+        else:
+            part = np.log(compute / self.low) / np.log(self.high / self.low)
         return np.asarray(LEFT + part * (RIGHT - LEFT))
+
+    def marks(self) -> list[float]:
+        """Round values of compute."""
+        return ticks(0, self.high, 5) if self.low == 0 else decades(self.low, self.high)
 
     def y(self, rate: Array | float) -> Array:
         part = (np.asarray(rate) - self.bottom) / (self.top - self.bottom)
@@ -115,7 +124,7 @@ def _frame(axes: _Axes, label: str) -> list[str]:
         y = float(axes.y(rate))
         out.append(_line("grid", f"M{LEFT} {y:.1f}H{RIGHT}"))
         out.append(_text(LEFT - 8, y + 4, f"{rate:.2f}", 'class="tick" text-anchor="end"'))
-    for compute in decades(axes.low, axes.high):
+    for compute in axes.marks():
         x = float(axes.x(compute))
         out.append(_line("axis", f"M{x:.1f} {BOTTOM}v5"))
         out.append(_text(x, BOTTOM + 18, amount(compute), 'class="tick" text-anchor="middle"'))
@@ -211,6 +220,8 @@ def curves_svg(page: Mapping[str, Any]) -> str:
 def kept_svg(kept: Kept, curve: Curve | None, seen: float, label: str) -> str:
     """The figure of a promoted run: its band, its evaluations, and where it left, for a page.
 
+    Compute is linear: on a log axis, what made the forecast would fill most of the figure.
+
     Args:
         kept: The run held against its forecast.
         curve: All of its evaluations; those up to `seen` made the forecast and are hollow.
@@ -218,23 +229,21 @@ def kept_svg(kept: Kept, curve: Curve | None, seen: float, label: str) -> str:
         label: Of the compute axis.
     """
     points = [] if curve is None else list(zip(curve.compute, curve.reward, strict=True))
-    low = min([kept.compute[0], *(compute for compute, _ in points)])
     rates = [*kept.low, *kept.high, *(rate for _, rate in points)]
     pad = 0.06 * (max(rates) - min(rates)) or 0.05
     bottom, top = max(0.0, min(rates) - pad), min(1.0, max(rates) + pad)
-    axes = _Axes(float(low), float(kept.compute[-1]), float(bottom), float(top))
+    axes = _Axes(0.0, float(kept.compute[-1]), float(bottom), float(top))
     x, y = axes.x(kept.compute), axes.y
     edge = _path(np.append(x, x[::-1]), np.append(y(kept.high), y(kept.low)[::-1]))
     told = "The run's pass rate against compute, and the band that it should keep to"
     lines = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{told}">',
+        f'<svg viewBox="0 0 {RIGHT + 12} {HEIGHT}" role="img" aria-label="{told}">',
         f"<style>{THEMED}</style>",
         *_frame(axes, label),
         _line("band", f"{edge}Z") + _line("middle", _path(x, y(kept.middle))),
         _line("seen", f"M{axes.x(seen):.1f} {TOP}V{BOTTOM}") if seen else "",
         *(_dot(axes.x(c), y(r), "made" if c <= seen * (1 + 1e-9) else "point") for c, r in points),
         _line("mean", _path(x[: len(kept.mean)], y(kept.mean))) if len(kept.mean) else "",
-        *_keys(kept, seen),
     ]
     if kept.left is not None:
         lines.append(_dot(x[kept.left], y(kept.mean[kept.left]), "out", 8))
@@ -245,19 +254,18 @@ def _dot(x: Array | float, y: Array | float, css: str, size: float = 3.4) -> str
     return f'<circle class="{css}" cx="{float(x):.1f}" cy="{float(y):.1f}" r="{size}"/>'
 
 
-def _keys(kept: Kept, seen: float) -> list[str]:
-    """What each mark of `kept_svg` stands for, beside it."""
+def kept_keys(kept: Kept, seen: float) -> str:
+    """What each mark of `kept_svg` stands for, as a list for the same page."""
     marks = {
-        "one evaluation": _dot(542, 0, "point"),
-        f"mean of the last {WINDOW}": _line("mean", "M532 0h20"),
-        "forecast of that mean": _line("middle", "M532 0h20"),
-        "band it should keep to": '<rect class="band" x="532" y="-6" width="20" height="12"/>',
+        "one evaluation": _dot(0, 0, "point"),
+        f"mean of the last {WINDOW}": _line("mean", "M-10 0h20"),
+        "forecast of that mean": _line("middle", "M-10 0h20"),
+        "band it should keep to": '<rect class="band" x="-10" y="-6" width="20" height="12"/>',
     }
     if seen:
-        marks["made the forecast"] = _dot(542, 0, "made")
+        marks["made the forecast"] = _dot(0, 0, "made")
     if kept.left is not None:
-        marks["left the band"] = _dot(542, 0, "out", 7)
-    return [
-        f'<g transform="translate(0 {TOP + 24 + 24 * i})">{mark}{_text(560, 4, told)}</g>'
-        for i, (told, mark) in enumerate(marks.items())
-    ]
+        marks["left the band"] = _dot(0, 0, "out", 7)
+    shown = '<svg viewBox="-12 -9 24 18" aria-hidden="true">{}</svg>{}'
+    items = "".join(f"<li>{shown.format(mark, told)}</li>" for told, mark in marks.items())
+    return f'<ul class="keys">{items}</ul>'

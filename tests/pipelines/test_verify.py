@@ -11,6 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from analysis.ranking import Options
+from analysis.svg import LEFT, RIGHT
 from pipelines import files
 from pipelines import promote as promotions
 from pipelines.cli import main
@@ -20,6 +21,7 @@ from pipelines.ledger import Ledger
 from pipelines.store import SWEEP_TAG
 from pipelines.tracking import open_store
 from pipelines.verify import verify
+from tests.analysis.browser import CHROMIUM, DRIVER, browser
 from tests.pipelines import promoting
 from tests.pipelines.promoting import FLOPS, Known, rate
 
@@ -117,6 +119,40 @@ def test_the_page_is_whole_and_in_mlflow(ledger: Ledger, promoted: str) -> None:
     assert entry is not None
     kept = {item.path for item in MlflowClient(store.uri).list_artifacts(entry)}
     assert {"verify.html", "verify.json", "manifest.json"} <= kept
+
+
+@pytest.mark.skipif(DRIVER is None or CHROMIUM is None, reason="needs Chromium and chromedriver")
+def test_the_page_as_a_reader_has_it(ledger: Ledger, promoted: str, untracked: None) -> None:
+    """The run falls after 900 of 1,600 steps; on a screen, in the dark, and on a phone."""
+    trained(ledger, promoted, steps=range(450, 901, 50))
+    trained(ledger, promoted, (0.50, 1.6, 60), range(950, 1601, 50))
+    found = verify(ledger, "best")
+    wide = "return document.documentElement.scrollWidth"
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    with browser() as page:
+        page.open(found.page.as_uri())
+        assert page.run("return document.querySelector('h1').textContent") == found.lines()[0]
+        forecast = found.document()["forecast"]
+        low, high = forecast["interval"]
+        row = [f"{forecast['reward']:.3f}", f"{low:.3f}–{high:.3f}", "1.6×10⁹"]
+        assert page.run(cells("td"))[:3] == row
+        left = float(page.run("return document.querySelector('.out').getAttribute('cx')"))
+        assert left == pytest.approx(LEFT + 950 / 1600 * (RIGHT - LEFT), abs=0.1)
+        keys = ["one evaluation", "mean of the last 4", "forecast of that mean"]
+        keys += ["band it should keep to", "made the forecast", "left the band"]
+        assert page.run(cells(".keys li")) == keys
+        assert page.run(paper) == "rgb(255, 255, 255)"
+        page.dark()
+        assert page.run(paper) == "rgb(16, 19, 23)"
+        page.resize(390, 844)
+        assert page.run(wide) == 390
+        drawn = "return document.querySelector('.kept > svg').getBoundingClientRect()"
+        assert page.run(f"{drawn}.right") <= 390
+        assert page.errors() == []
+
+
+def cells(css: str) -> str:
+    return f"return [...document.querySelectorAll('{css}')].map(node => node.textContent)"
 
 
 def test_a_part_is_held_against_the_forecast_of_it(ledger: Ledger, untracked: None) -> None:
