@@ -292,10 +292,7 @@ def promote(arguments: Namespace) -> int:
         found.save()
         report, done = _train(found.draft.plan, ledger, wait=arguments.follow)
         document |= {"planned": report.planned}
-        root = (
-            "" if ledger.root == Ledger(promotions.DEFAULT_ROOT).root else f" --root {ledger.root}"
-        )
-        display.note(f"Next: {display.program()} verify {asked.name}{root}")
+        display.note(f"Next: {asked.next_command}")
     if arguments.json:
         display.emit(document)
     return 0 if done or not arguments.follow else 1

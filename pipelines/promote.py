@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from analysis.ranking import Options
 from pipelines import files
 from pipelines.compose import Composer, parse, quoted
 from pipelines.config import PASS_RATE, metric_name
+from pipelines.display import program
 from pipelines.errors import EvidenceError, UserError
 from pipelines.files import Record
 from pipelines.ledger import Ledger, PromotionFiles
@@ -57,6 +59,13 @@ class Request:
     def files(self) -> PromotionFiles:
         """Where it is written."""
         return self.ledger.promotion(self.name)
+
+    @property
+    def next_command(self) -> str:
+        """How its run is held against the forecast."""
+        default = self.ledger.root == Path(DEFAULT_ROOT).absolute()
+        root = [] if default else ["--root", str(self.ledger.root)]
+        return shlex.join([program(), "verify", self.name, *root])
 
     def planned(self, folder: Path) -> Plan:
         """The sweep of its name in `folder`, as a plan."""

@@ -198,7 +198,9 @@ def test_from_sweep_to_promotion_on_the_command_line(
     large = ["promote", "small", root, "budget.amount=400", "budget.eval_every=5", "--json"]
     capsys.readouterr()
     assert main([*large, "--follow"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    told = capsys.readouterr()
+    assert f"verify small-promoted --root {ledger.root}\n" in told.err
+    document = json.loads(told.out)
     run_id = document["run_id"]
     assert document["planned"] == [run_id]
     assert ledger.run(run_id).points()[-1]["compute"]["steps"] == 400
