@@ -11,6 +11,8 @@ from pipelines.redact import WITH_PASSWORD, redacted, secrets_in, shown, withhel
 from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out", "adaptive")
+COMPARED = ("one_at_a_time", "leave_one_out")
+"""Strategies whose base is what every other recipe is compared with."""
 RUNGS = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0)
 OBJECTIVES = ("forecast", "A_and_B")
 PASS_RATE = "eval/pass_rate"

@@ -8,13 +8,14 @@ but the runs' own events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import sleep
 from typing import Any
 
 from analysis.racing import Rule, Standing, judge
 from pipelines import cancel, files, submit
+from pipelines.config import COMPARED
 from pipelines.costs import Spending, costs, spending, whole
 from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, Passes, view
 from pipelines.launch import launch, part
@@ -25,6 +26,7 @@ from pipelines.status import RunStatus, statuses
 
 BY = "race"
 """Who stopped a run, in its events."""
+SPARED = "kept in: the others are compared with it"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Entry:
 
     label: str
     runners: list[Runner]
+    base: bool = False
+    """Whether it is what the others are compared with."""
     standing: Standing | None = None
 
     @property
@@ -84,9 +88,20 @@ class Entry:
         return -1.0 if known is None else known
 
     @property
-    def why(self) -> str:
+    def spared(self) -> bool:
+        """Whether it is a base that could not win any more: stable, but not likely enough."""
+        standing = self.standing
+        return self.base and standing is not None and not (standing.goes_on or standing.problems)
+
+    @property
+    def stopped(self) -> str:
         """Why it is stopped, or nothing."""
         return next((r.why for r in self.runners if r.stopped_by and r.why), "")
+
+    @property
+    def why(self) -> str:
+        """Why it is stopped, or goes on although it cannot win, or nothing."""
+        return self.stopped or (SPARED if self.spared else "")
 
 
 @dataclass(frozen=True)
@@ -148,7 +163,7 @@ def advance(plan: Plan, ledger: Ledger) -> Report:
             launch(plan, ledger, shares=shares)
         elif plan.settings.cluster.kind == "local":
             submit.top_up(ledger, plan.settings.cluster)
-    continued = [e.label for e in entries if any(r.row.run_id in shares for r in e.runners)]
+    continued = [e.label for e in entries if _among(shares, e)]
     judged = {e.label: e.standing for e in entries}
     entries = [replace(e, standing=judged[e.label]) for e in _entries(plan, ledger)]
     return Report(plan, entries, over, _spending(plan, entries), stopped, continued, notes)
@@ -180,7 +195,7 @@ def news(report: Report) -> Iterator[str]:
 
 def table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Headers and lines of a table of the recipes, the likeliest first."""
-    headers = ["recipe", "state", "done", "chance", "forecast", "95%", "why stopped"]
+    headers = ["recipe", "state", "done", "chance", "forecast", "95%", "why"]
     lines = []
     for entry in sorted(report.entries, key=lambda e: -e.chance):
         forecast = entry.standing.forecast if entry.standing else None
@@ -206,7 +221,8 @@ def summary(report: Report) -> Iterator[str]:
 def _entries(plan: Plan, ledger: Ledger) -> list[Entry]:
     entries: dict[str, Entry] = {}
     for row in statuses(ledger, plan.rows()):
-        entry = entries.setdefault(row.label, Entry(row.label, []))
+        base = plan.strategy in COMPARED and row.choices.items() >= plan.base.items()
+        entry = entries.setdefault(row.label, Entry(row.label, [], base))
         entry.runners.append(_runner(ledger, row))
     return list(entries.values())
 
@@ -235,9 +251,12 @@ def _decide(
         for problem in r.problems(first)[:1]
         if r.row.state == "running"
     }
+    spared: list[str] = []
     if not shares and not any(r.busy for r in runners):
         shares, stopped = _judged(plan, ledger, entries)
-    return _within_ceiling(plan, entries, shares, stopped)
+        spared = [f"{e.label} {SPARED}" for e in entries if e.spared and _among(shares, e)]
+    shares, stopped, notes = _within_ceiling(plan, entries, shares, stopped)
+    return shares, stopped, [*spared, *notes]
 
 
 def _judged(
@@ -253,13 +272,24 @@ def _judged(
     stopped: dict[str, str] = {}
     for entry in entries:
         entry.standing = standings.get(entry.label)
+    for entry in entries:
         if entry.standing is None or not entry.unfinished:
             continue
-        if entry.standing.goes_on:
+        if entry.standing.goes_on or (entry.spared and _has_company(entries)):
             shares |= {r.row.run_id: _next(plan, r) for r in entry.unfinished}
         elif any(r.stopped_by is None for r in entry.unfinished):
             stopped[entry.label] = _reason(entry.standing, plan)
     return shares, stopped
+
+
+def _among(shares: Mapping[str, float], entry: Entry) -> bool:
+    return any(r.row.run_id in shares for r in entry.runners)
+
+
+def _has_company(entries: Sequence[Entry]) -> bool:
+    """Whether a recipe besides the base goes on, or went to its end."""
+    going = [e for e in entries if not e.base and e.standing and e.standing.goes_on]
+    return any(not runner.out for entry in going for runner in entry.runners)
 
 
 def _next(plan: Plan, runner: Runner) -> float:
@@ -283,7 +313,9 @@ def _reason(standing: Standing, plan: Plan) -> str:
 def _within_ceiling(
     plan: Plan, entries: Sequence[Entry], shares: dict[str, float], stopped: dict[str, str]
 ) -> tuple[dict[str, float], dict[str, str], list[str]]:
-    """Leaves out what the ceiling of GPU-hours cannot pay for, the likeliest recipes first served.
+    """Leaves out what the ceiling of GPU-hours cannot pay for.
+
+    A base is served first, then the likelier recipes before the others.
 
     Before there is any throughput to go by, one run is started alone to measure it.
     """
@@ -303,7 +335,7 @@ def _within_ceiling(
         - sum(_price(r, r.asked, prices) or 0.0 for e in entries for r in e.runners if r.busy)
     )
     kept: dict[str, float] = {}
-    ordered = sorted(entries, key=lambda e: -e.chance)
+    ordered = sorted(entries, key=lambda e: (not e.base, -e.chance))
     for runner in (r for e in ordered for r in e.runners if r.row.run_id in shares):
         share = shares[runner.row.run_id]
         price = _price(runner, share, prices)
@@ -354,5 +386,6 @@ def _document(entry: Entry) -> dict[str, Any]:
         "done": [r.row.progress for r in entry.runners],
         "chance": standing.chance if standing else None,
         "forecast": forecast and {"reward": forecast.middle, "interval": list(forecast.interval)},
-        "stopped": entry.why or None,
+        "stopped": entry.stopped or None,
+        "why": entry.why or None,
     }

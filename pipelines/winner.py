@@ -15,6 +15,7 @@ from analysis.forecast import FURTHEST, compute_to_tell
 from analysis.notation import amount, chance
 from analysis.ranking import Analysis, Options
 from analysis.words import SURE
+from pipelines.config import COMPARED
 from pipelines.errors import UserError
 from pipelines.files import Record
 from pipelines.job import config_of
@@ -81,7 +82,7 @@ def winner_of(
     analysis = judge_sweep(ledger, manifest, replace(options, at=at), metric=metric)
     base = joined(manifest["base"], manifest["varied"])
     found = against_base(analysis.fits, base)
-    if manifest["strategy"] not in ("one_at_a_time", "leave_one_out") or not found:
+    if manifest["strategy"] not in COMPARED or not found:
         best = analysis.fits[0]
         doubted = list(_doubts(best, analysis.fits, analysis, at))
         return _winner(ledger, manifest, best, {}, doubted, analysis)

@@ -161,6 +161,65 @@ def test_seeds_of_a_recipe_stay_together(root: Path, plan: Plan, ledger: Ledger)
     assert steps(report) == [12] * 6 + [40] * 2
 
 
+def ablation(plan: Plan) -> Plan:
+    """One at a time, over the worst of the recipes."""
+    base = replace(plan.runs[0], label="base")
+    return replace(plan, strategy="one_at_a_time", base=base.choices, runs=[base, *plan.runs[1:]])
+
+
+def test_the_base_of_an_ablation_goes_on_with_its_variants(plan: Plan, ledger: Ledger) -> None:
+    report = finish(ablation(plan), ledger)
+    assert steps(report) == [40, 12, 12, 12, 40]
+    assert [e.runners[0].row.state for e in report.entries] == [
+        "completed",
+        *["stopped"] * 3,
+        "completed",
+    ]
+    assert report.winners == ["base", "optimizer.lr=0.0008"]
+    told = "kept in: the others are compared with it"
+    base, *others = report.document()["recipes"]
+    assert (base["stopped"], base["why"]) == (None, told)
+    assert base["chance"] < RUNGS.threshold
+    assert [item["why"] == item["stopped"] for item in others] == [True] * 4
+    assert [line[-1] for line in race.table(report)[1] if line[0] == "base"] == [told]
+
+
+def test_a_pass_tells_that_the_base_is_kept_in(plan: Plan, ledger: Ledger) -> None:
+    plan = ablation(plan)
+    race.advance(plan, ledger)
+    train_waiting(ledger)
+    report = race.advance(plan, ledger)
+    assert report.continued == ["base", "optimizer.lr=0.0008"]
+    assert report.notes == ["base kept in: the others are compared with it"]
+
+
+def test_a_base_whose_variants_are_all_cancelled_is_judged_as_any(
+    plan: Plan, ledger: Ledger
+) -> None:
+    plan = ablation(plan)
+    race.advance(plan, ledger)
+    train_waiting(ledger)
+    for run in plan.runs[1:]:
+        ledger.run(run.run_id).event("cancelled", why="by hand")
+    assert steps(finish(plan, ledger)) == [12] * 5
+
+
+def test_an_unstable_base_is_stopped(plan: Plan, ledger: Ledger) -> None:
+    behave(ledger, "spread collapse 0.0004")
+    report = finish(ablation(plan), ledger)
+    assert report.entries[0].why.startswith("unstable: reward collapsed")
+    assert steps(report) == [12, 12, 12, 12, 40]
+
+
+def test_the_base_is_paid_for_first(plan: Plan, ledger: Ledger) -> None:
+    """A step takes 1 / 3600 of a GPU-hour: after the first rungs, there is one rung of 12 left."""
+    plan = ablation(plan)
+    race.advance(plan, ledger)
+    train_waiting(ledger)
+    report = finish(replace(plan, max_gpu_hours=74 / 3600), ledger)
+    assert steps(report) == [24, 12, 12, 12, 12]
+
+
 def test_a_failed_run_holds_up_nothing(plan: Plan, ledger: Ledger) -> None:
     race.advance(plan, ledger)
     ledger.run(plan.runs[0].run_id).event("failed", error="no")

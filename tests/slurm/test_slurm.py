@@ -413,7 +413,7 @@ def test_a_race_submits_each_rung_and_leaves_out_what_it_stopped(case: Case) -> 
     budget = Budget(amount=40, eval_every=2)
     configs = [tiny_config(n, budget=budget, optimizer=Optimizer(lr=lr)) for n, lr in lrs.items()]
     plan = make_plan(case.root, configs, cluster=Cluster(**SETTINGS))
-    case.plan = replace(plan, race=Race(rungs=[0.4, 1.0]))
+    case.plan = replace(plan, strategy="grid", race=Race(rungs=[0.4, 1.0]))
 
     def over() -> bool:
         time.sleep(0.5)
