@@ -191,6 +191,11 @@ class Space:
         return {**named, **{axis: _text(choice) for axis, choice in combination.items()}}
 
     def _label(self, combination: Combination) -> str:
+        if self._sweep.strategy == "adaptive" and not combination:  # told as proposals are
+            combination = self.combine(self.parts(self.choices({}, self.base)) or {})
+        if self._sweep.strategy == "adaptive":  # the base by its choices, as what is proposed
+            base = self.parts(self.choices({}, self.base)) or {}
+            combination = combination or self.combine(base)
         return " ".join(f"{axis}={_text(choice)}" for axis, choice in combination.items()) or "base"
 
     def _base_of(self, combination: Combination) -> Base:

@@ -83,13 +83,15 @@ def attempts(ledger: Ledger) -> list[int]:
 
 def test_asks_until_the_trials_are_done_and_nothing_twice(folder: Path, ledger: Ledger) -> None:
     first, report = search.advance(made(folder), ledger)
-    assert [run.label for run in first.runs] == ["base", *(run.label for run in first.runs[1:])]
+    labels = [run.label for run in first.runs]
+    assert labels[0] == "optimizer.lr=0.0005 loss=grpo loss.epsilon_high=0.2"  # the base
     assert len(report.planned) == 3
     assert search.advance(made(folder), ledger)[1].planned == []  # no room before they are done
     assert [trial.state for trial in told(ledger)] == [TrialState.RUNNING] * 3
     train_waiting(ledger)
     asked = finish(folder, ledger)
     assert len(asked.runs) == 7
+    assert [run.label for run in asked.runs[:3]] == labels
     assert len({run.run_id for run in asked.runs}) == 7
     assert attempts(ledger) == [1] * 7
     trials = told(ledger)
