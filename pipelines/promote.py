@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import ceil, sqrt
 from pathlib import Path
-from time import time
 from typing import Any
 
-import numpy as np
 import yaml
 
-from analysis.forecast import interval
 from analysis.notation import amount, unit
-from analysis.promise import Promise
 from analysis.ranking import Options
 from pipelines import files
 from pipelines.compose import Composer, parse, quoted
 from pipelines.config import PASS_RATE, metric_name
 from pipelines.display import program
 from pipelines.errors import EvidenceError, UserError
+from pipelines.evidence import differing, evidence_of
 from pipelines.files import Record
 from pipelines.ledger import Ledger, PromotionFiles
 from pipelines.manifest import manifest_of
 from pipelines.plan import Plan, plan, single
 from pipelines.rank import DEFAULT_ROOT, metric_of
 from pipelines.winner import Winner, plain, target, winner_of
-from recipes.config import AXES, Budget, RunConfig
+from recipes.config import AXES, RunConfig
 
 INHERITED = ("cluster", "tracking", "execution")
 """Overrides of a sweep that hold for its promotion too, unless given anew."""
@@ -83,9 +79,10 @@ class Request:
         return manifest_of(self.ledger, self.sweep)
 
     @property
-    def judged_by(self) -> str:
-        """The full name of the pass rate."""
-        return metric_of(self.manifest, self.metric)
+    def judged_by(self) -> Record:
+        """The compute axis and the pass rate, as a sweep names them."""
+        manifest = self.manifest
+        return {"compute": manifest["compute"], "metric": metric_of(manifest, self.metric)}
 
     def winner(self) -> Winner:
         """Of its sweep, see `winner_of`."""
@@ -118,22 +115,22 @@ def ask(
     files_of = ledger.promotion(name)
     if ledger.sweep(name).manifest() is not None and not files_of.evidence.exists():
         raise UserError(f"--name: got {name!r}, allowed: another than that of a sweep")
-    given = {_group(item) for item in overrides}
-    kept = [
+    given = {_key(item) for item in overrides}
+    groups = {_group(key) for key in given}
+    inherited = [
         item
         for item in manifest["overrides"]
-        if _group(item) in INHERITED and _group(item) not in given
+        if (group := _group(_key(item))) in INHERITED and group not in groups
     ]
-    budget = [] if any(_key(item) == "budget" for item in overrides) else ["budget=large"]
+    budget = [] if "budget" in given else ["budget=large"]
     rest = [item for item in overrides if _key(item) not in ("seed", "root")]
-    seeds = [int(str(parse([item])[0].value())) for item in overrides if _key(item) == "seed"]
     dirs = [Path(item) for item in manifest.get("config_dirs", [])]
     return Request(
         ledger,
         sweep,
         name,
-        [*budget, *kept, *rest],
-        seeds[-1] if seeds else None,
+        [*budget, *inherited, *rest],
+        _seed(overrides),
         list(dict.fromkeys([*dirs, *config_dirs])),
         options,
         force,
@@ -143,16 +140,27 @@ def ask(
 
 def root_of(overrides: Sequence[str]) -> str:
     """The root that `overrides` name, or the default one."""
-    given = [item.value() for item in parse(overrides) if item.key_or_group == "root"]
-    return str(given[-1]) if given else DEFAULT_ROOT
+    return str(_last("root", overrides, DEFAULT_ROOT))
+
+
+def _seed(overrides: Sequence[str]) -> int | None:
+    seed = _last("seed", overrides)
+    if not isinstance(seed, int | None):
+        raise UserError(f"seed: got {seed!r}, allowed: a whole number")
+    return seed
+
+
+def _last(key: str, overrides: Sequence[str], otherwise: object = None) -> object:
+    values = [item.value() for item in parse(overrides) if item.key_or_group == key]
+    return values[-1] if values else otherwise
 
 
 def _key(override: str) -> str:
     return str(parse([override])[0].key_or_group)
 
 
-def _group(override: str) -> str:
-    return _key(override).partition(".")[0]
+def _group(key: str) -> str:
+    return key.partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -246,11 +254,10 @@ def promote(request: Request) -> Promotion:
         "axes": {"recipe": [request.name]},
         "set": request.settings,
         "seeds": [winner.config["seed"] if request.seed is None else request.seed],
-        "compute": winner.analysis.options.compute_axis,
-        "metric": request.judged_by,
+        **request.judged_by,
     }
     draft = _drafted(request, recipe, sweep)
-    return Promotion(draft, _evidence(request, winner, draft.plan))
+    return Promotion(draft, evidence_of(request, winner, draft.plan.runs[0]))
 
 
 def _drafted(request: Request, recipe: str, sweep: Record) -> Draft:
@@ -265,104 +272,13 @@ def recipe_of(winner: Winner, request: Request) -> str:
     """The winner as a file of ``recipe/``: the option on every axis, and what differs from it."""
     named = Composer(request.config_dirs).base([f"{axis}={winner.choices[axis]}" for axis in AXES])
     options = plain(named.config)
-    differ = {axis: _differ(options[axis], winner.config[axis]) for axis in AXES}
+    differ = {axis: differing(options[axis], winner.config[axis]) for axis in AXES}
     document = {
         "defaults": [{f"override /{axis}": winner.choices[axis]} for axis in AXES],
         **{axis: values for axis, values in differ.items() if values},
     }
     told = f"# {winner.name}: promoted from sweep {request.sweep}, {datetime.now(UTC):%Y-%m-%d}."
     return f"# @package _global_\n{told}\n{yaml.safe_dump(document, sort_keys=False)}"
-
-
-def _differ(named: Mapping[str, Any], wanted: Mapping[str, Any]) -> Record:
-    return {key: value for key, value in wanted.items() if named.get(key) != value}
-
-
-def _evidence(request: Request, winner: Winner, made: Plan) -> Record:
-    """What is known of the winner, and what is forecast, as it is written beside the recipe."""
-    (run,), manifest = made.runs, request.manifest
-    ledger, axis = request.ledger, manifest["compute"]
-    used = {row["run_id"] for row in manifest["runs"] if row["label"] == winner.run}
-    goes_on = run.run_id in used and not winner.changes
-    there = target(ledger, winner.run_id, run.config, axis)
-    every = Budget("steps", run.config.budget.eval_every)
-    last = winner.last_compute
-    if goes_on and there <= last:
-        allowed = "more than the winner was trained for, or another seed"
-        raise UserError(f"budget.amount: got {run.config.budget.amount:g}, allowed: {allowed}")
-    changed = [
-        f"{axis}.{key}: {winner.config[axis].get(key)} -> {value}"
-        for axis in AXES
-        for key, value in _differ(winner.config[axis], run.resolved[axis]).items()
-    ]
-    document = winner.analysis.document()
-    return {
-        "promotion": request.name,
-        "sweep": request.sweep,
-        "strategy": manifest["strategy"],
-        "time": time(),
-        "command": sys.argv,
-        "settings": request.settings,
-        "seed": run.seed,
-        "commit": manifest.get("commit"),
-        "recipes": manifest.get("recipes"),
-        "versions": manifest.get("versions"),
-        "run_id": run.run_id,
-        "winner": {
-            "run": winner.run,
-            "changes": winner.changes,
-            "choices": winner.choices,
-            "config": {axis: winner.config[axis] for axis in AXES},
-        },
-        "forced": winner.doubts,
-        "changed": changed,
-        "notes": list(_notes(winner, run.seed, goes_on, changed, there / last)),
-        "forecast": {
-            "metric": request.judged_by,
-            **_forecast(winner, axis, there, last if goes_on else 0.0),
-            "every": target(ledger, winner.run_id, replace(run.config, budget=every), axis),
-        },
-        "fits": document["fits"],
-        "verdicts": document["verdicts"],
-    }
-
-
-def _forecast(winner: Winner, axis: str, compute: float, seen: float) -> Record:
-    drawn = [fit.draws for fit in winner.fits if fit.draws is not None]
-    promise = Promise(drawn, winner.analysis.margin, seen)
-    there = promise.value(compute, np.random.default_rng(0))
-    return {
-        "axis": axis,
-        "compute": compute,
-        "reward": there.middle,
-        "interval": there.interval,
-        "curve_interval": interval(promise.at(np.array([compute]))[:, 0]),
-        **promise.document(),
-    }
-
-
-def _notes(
-    winner: Winner, seed: int, goes_on: bool, changed: list[str], times: float
-) -> Iterator[str]:
-    if winner.doubts:
-        yield f"Forced, although the evidence does not carry it: {'; '.join(winner.doubts)}."
-    if winner.changes:
-        yield (
-            "The combination itself was not run: its forecast adds up effects measured one at a "
-            "time, and its interval knows nothing of how they act on each other; --confirm-loo "
-            "trains it first."
-        )
-    yield (
-        f"Seed {seed}: continues the run that the forecast was made from; only what comes after "
-        "its points can test it (seed=N starts a fresh one)."
-        if goes_on
-        else f"Seed {seed}: a run that starts anew; all of its points test the forecast."
-    )
-    small = f"{times:.3g} times the compute it was made from"
-    if changed:
-        yield f"The forecast holds for what was run, not for {', '.join(changed)}; {small}."
-    else:
-        yield f"The forecast is for the recipe as it was run, at {small}."
 
 
 def _write(where: PromotionFiles, recipe: str, sweep: Record) -> None:
@@ -401,8 +317,7 @@ def leave_one_out(request: Request) -> tuple[Request, Draft]:
         "axes": axes,
         "set": [f"recipe={asked.name}", *_midway(request, winner)],
         "seeds": sorted({curve.seed or 0 for fit in winner.fits for curve in fit.seeds}),
-        "compute": winner.analysis.options.compute_axis,
-        "metric": request.judged_by,
+        **request.judged_by,
     }
     return confirmed, _drafted(asked, recipe_of(winner, request), sweep)
 
@@ -420,7 +335,7 @@ def _put_back(manifest: Record, winner: Winner) -> Iterator[tuple[str, list[Any]
 def _midway(request: Request, winner: Winner) -> list[str]:
     """The settings of the large run at a middle budget."""
     large = request.large
-    there = target(request.ledger, winner.run_id, large, winner.analysis.options.compute_axis)
+    there = target(request.ledger, winner.run_id, large, request.judged_by["compute"])
     middle = large.budget.amount * min(1.0, sqrt(winner.last_compute / there))
     rest = [item for item in request.settings if _key(item) != "budget.amount"]
     return [*rest, f"budget.amount={ceil(middle) if large.budget.axis == 'steps' else middle}"]

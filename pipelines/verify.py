@@ -125,28 +125,30 @@ def verify(ledger: Ledger, name: str) -> Verified:
     if evidence is None:
         known = " | ".join(ledger.known_promotions()) or "none yet"
         raise UserError(f"promotion: got {name!r}, allowed in {ledger.root}: {known}")
-    manifest = manifest_of(ledger, name)
-    forecast = evidence["forecast"]
-    promise = Promise.read(forecast)
+    manifest, forecast = manifest_of(ledger, name), evidence["forecast"]
     curves = curves_of(ledger, manifest, forecast["axis"], metric=forecast.get("metric"))
     curve = next(iter(curves), None)
-    seen = np.zeros(0) if curve is None else curve.compute
-    new = seen > promise.seen * (1 + 1e-9)
-    done = float(seen.max(initial=promise.seen))
-    ahead = np.arange(done + forecast["every"], forecast["compute"] * 1.001, forecast["every"])
-    if not new.any() and not len(ahead):
-        ahead = np.array([forecast["compute"]])
-    reward = np.zeros(0) if curve is None else curve.reward[new]
-    kept = keep(promise, seen[new], reward, ahead)
     (row,) = statuses(ledger, manifest["runs"])
     options = Options(
         at=forecast["compute"], margin=forecast["margin"], compute_axis=forecast["axis"]
     )
     fit = None if curve is None else analyse([curve], options).fits[0]
     page = ledger.sweep(name).folder / "verify.html"
-    found = Verified(evidence, row.state, curve, kept, fit, page)
+    found = Verified(evidence, row.state, curve, _held(forecast, curve), fit, page)
     _write(ledger, name, manifest, found)
     return found
+
+
+def _held(forecast: Record, curve: Curve | None) -> Kept:
+    """What the forecast was not made from, held against it, with a band up to its compute."""
+    promise, every, end = Promise.read(forecast), forecast["every"], forecast["compute"]
+    seen, reward = (np.zeros(0), np.zeros(0)) if curve is None else (curve.compute, curve.reward)
+    new = seen > promise.seen * (1 + 1e-9)
+    done = float(seen.max(initial=promise.seen))
+    ahead = np.arange(done + every, end * 1.001, every)
+    if not new.any() and not len(ahead):
+        ahead = np.array([end])
+    return keep(promise, seen[new], reward[new], ahead)
 
 
 def _write(ledger: Ledger, name: str, manifest: Record, found: Verified) -> None:

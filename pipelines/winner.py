@@ -80,24 +80,31 @@ def winner_of(
     first = next((item for item in run_ids if ledger.run(item).last_points()), run_ids[0])
     at = target(ledger, first, large, manifest["compute"])
     analysis = judge_sweep(ledger, manifest, replace(options, at=at), metric=metric)
-    base = joined(manifest["base"], manifest["varied"])
-    found = against_base(analysis.fits, base)
+    home, picks, contests = _picked(manifest, analysis)
+    doubts = [doubt for pick, group in contests for doubt in _doubts(pick, group, analysis, at)]
+    return _winner(ledger, manifest, home, picks, list(dict.fromkeys(doubts)), analysis)
+
+
+def _picked(
+    manifest: Record, analysis: Analysis
+) -> tuple[Fit, dict[str, Fit], list[tuple[Fit, list[Fit]]]]:
+    """The recipe to start from, the better choices by axis, and each pick with its rivals."""
+    found = against_base(analysis.fits, joined(manifest["base"], manifest["varied"]))
     if manifest["strategy"] not in COMPARED or not found:
         best = analysis.fits[0]
-        doubted = list(_doubts(best, analysis.fits, analysis, at))
-        return _winner(ledger, manifest, best, {}, doubted, analysis)
+        return best, {}, [(best, analysis.fits)]
     home = found[0][3][0][1]
     better = {(v.axis, v.choice) for v in analysis.verdicts if v.verdict in BETTER}
     picks: dict[str, Fit] = {}
-    doubts: list[str] = []
+    contests = []
     for axis in dict.fromkeys(axis for axis, *_ in found):
         group = {choice: pair[0][0] for name, choice, _, pair in found if name == axis}
         able = [fit for choice, fit in group.items() if (axis, choice) in better]
         pick = min([home, *able], key=lambda fit: analysis.order.index(fit.run))
-        doubts += _doubts(pick, [home, *group.values()], analysis, at)
+        contests.append((pick, [home, *group.values()]))
         if pick is not home:
             picks[axis] = pick
-    return _winner(ledger, manifest, home, picks, list(dict.fromkeys(doubts)), analysis)
+    return home, picks, contests
 
 
 def _winner(

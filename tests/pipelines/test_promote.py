@@ -228,6 +228,12 @@ def test_names_that_cannot_be(losses: Ledger, name: str, told: str) -> None:
         promotions.ask(losses, "known", [], [], Options(), name)
 
 
+def test_a_seed_is_one_number(losses: Ledger) -> None:
+    assert ask(losses, "seed=3", "seed=7").seed == 7
+    with pytest.raises(UserError, match=r"^seed: got \[0, 1\], allowed: a whole number$"):
+        ask(losses, "seed=[0,1]")
+
+
 def test_a_dry_run_writes_nothing(ablation: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = ablation
     before = sorted(ledger.root.rglob("*"))
