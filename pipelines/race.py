@@ -123,8 +123,8 @@ class Report:
     @property
     def winners(self) -> list[str]:
         """Recipes that went to their whole budget."""
-        runners = ((e.label, r) for e in self.entries for r in e.runners)
-        return list(dict.fromkeys(label for label, r in runners if r.row.state == "completed"))
+        done = (r.row for r in _runners(self.entries) if r.row.state == "completed")
+        return list(dict.fromkeys(row.label for row in done))
 
     def document(self) -> dict[str, Any]:
         """The report as JSON."""
@@ -157,7 +157,7 @@ def advance(plan: Plan, ledger: Ledger) -> Report:
         entries = _entries(plan, ledger)
         shares, stopped, notes = _decide(plan, ledger, entries)
         # As it was when that was decided: what came to its rung since is judged by the next pass.
-        over = not shares and not any(r.busy for e in entries for r in e.runners)
+        over = not shares and not any(r.busy for r in _runners(entries))
         _stop(ledger, entries, stopped)
         if shares:
             launch(plan, ledger, shares=shares)
@@ -176,7 +176,7 @@ def follow(plan: Plan, ledger: Ledger) -> Report:
         while True:
             with passes:
                 report = advance(plan, ledger)
-                shown.show([r.row for entry in report.entries for r in entry.runners])
+                shown.show([r.row for r in _runners(report.entries)])
                 for line in news(report):
                     shown.say(line)
                 if report.over:
@@ -218,6 +218,10 @@ def summary(report: Report) -> Iterator[str]:
         yield f"The race is over: `shortlist rank {name}` judges it."
 
 
+def _runners(entries: Sequence[Entry]) -> list[Runner]:
+    return [runner for entry in entries for runner in entry.runners]
+
+
 def _entries(plan: Plan, ledger: Ledger) -> list[Entry]:
     entries: dict[str, Entry] = {}
     for row in statuses(ledger, plan.rows()):
@@ -242,12 +246,11 @@ def _decide(
 ) -> tuple[dict[str, float], dict[str, str], list[str]]:
     """Run to the share of its budget it may now spend; recipe to why it is stopped; and notes."""
     first = plan.race.rungs[0]
-    runners = [r for e in entries for r in e.runners]
+    runners = _runners(entries)
     shares = {r.row.run_id: r.asked or first for r in runners if r.missing}
     stopped = {
-        e.label: f"unstable: {problem}"
-        for e in entries
-        for r in e.runners
+        r.row.label: f"unstable: {problem}"
+        for r in runners
         for problem in r.problems(first)[:1]
         if r.row.state == "running"
     }
@@ -289,7 +292,7 @@ def _among(shares: Mapping[str, float], entry: Entry) -> bool:
 def _has_company(entries: Sequence[Entry]) -> bool:
     """Whether a recipe besides the base goes on, or went to its end."""
     going = [e for e in entries if not e.base and e.standing and e.standing.goes_on]
-    return any(not runner.out for entry in going for runner in entry.runners)
+    return any(not runner.out for runner in _runners(going))
 
 
 def _next(plan: Plan, runner: Runner) -> float:
@@ -322,39 +325,30 @@ def _within_ceiling(
     ceiling = plan.max_gpu_hours
     if ceiling is None:
         return shares, stopped, []
-    rows = [r.row for e in entries for r in e.runners]
+    rows = [r.row for r in _runners(entries)]
+    busy = [r for r in _runners(entries) if r.busy]
     spent = sum(row.compute.get("gpu_hours", 0.0) for row in rows)
-    prices = dict(zip([row.run_id for row in rows], costs(plan, rows), strict=True))
     if spent >= ceiling:
         said = f"the ceiling of {ceiling:g} GPU-hours is reached: {spent:.3g} spent"
-        busy = {e.label: said for e in entries if any(r.busy for r in e.runners)}
-        return {}, {**stopped, **busy}, [said]
-    left = (
-        ceiling
-        - spent
-        - sum(_price(r, r.asked, prices) or 0.0 for e in entries for r in e.runners if r.busy)
-    )
+        return {}, {**stopped, **{r.row.label: said for r in busy}}, [said]
+    priced = zip(rows, costs(plan, rows), strict=True)
+    full = {row.run_id: whole(row, cost, "gpu_hours") for row, cost in priced}
+
+    def price(runner: Runner, share: float) -> float:
+        return max(0.0, share - runner.row.progress) * (full[runner.row.run_id] or 0.0)
+
+    left = ceiling - spent - sum(price(r, r.asked) for r in busy)
     kept: dict[str, float] = {}
     ordered = sorted(entries, key=lambda e: (not e.base, -e.chance))
-    for runner in (r for e in ordered for r in e.runners if r.row.run_id in shares):
-        share = shares[runner.row.run_id]
-        price = _price(runner, share, prices)
-        if price is None:
-            alone = not kept and not any(r.busy for e in entries for r in e.runners)
-            return kept or ({runner.row.run_id: share} if alone else {}), stopped, []
-        if price <= left:
-            kept[runner.row.run_id], left = share, left - price
+    for runner in (r for r in _runners(ordered) if r.row.run_id in shares):
+        run_id, share = runner.row.run_id, shares[runner.row.run_id]
+        if full[run_id] is None:
+            return kept or ({} if busy else {run_id: share}), stopped, []
+        if price(runner, share) <= left:
+            kept[run_id], left = share, left - price(runner, share)
     dropped = len(shares) - len(kept)
     said = f"the ceiling of {ceiling:g} GPU-hours leaves {dropped} runs where they are"
     return kept, stopped, [said] if dropped else []
-
-
-def _price(
-    runner: Runner, share: float, prices: dict[str, dict[str, float | None]]
-) -> float | None:
-    """GPU-hours from where a run is to a share of its budget."""
-    full = whole(runner.row, prices[runner.row.run_id], "gpu_hours")
-    return None if full is None else max(0.0, share - runner.row.progress) * full
 
 
 def _stop(ledger: Ledger, entries: Sequence[Entry], stopped: dict[str, str]) -> None:
@@ -369,9 +363,9 @@ def _stop(ledger: Ledger, entries: Sequence[Entry], stopped: dict[str, str]) -> 
 
 
 def _spending(plan: Plan, entries: Sequence[Entry]) -> list[Spending]:
-    rows = {r.row.run_id: r.row for e in entries for r in e.runners}
+    rows = {r.row.run_id: r.row for r in _runners(entries)}
     ordered = [rows[run.run_id] for run in plan.runs]
-    gone = {r.row.run_id for e in entries for r in e.runners if r.stopped_by or r.out}
+    gone = {r.row.run_id for r in _runners(entries) if r.stopped_by or r.out}
     axes = dict.fromkeys([plan.compute, "gpu_hours"])
     return [spending(plan, ordered, gone, axis) for axis in axes]
 
