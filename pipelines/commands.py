@@ -270,12 +270,11 @@ def promote(arguments: Namespace) -> int:
     """Writes a sweep's winner as a recipe with its forecast, and launches it large."""
     from pipelines import promote as promotions
     from pipelines.ledger import Ledger
+    from pipelines.request import ask, root_of
 
-    ledger = Ledger(promotions.root_of(arguments.overrides))
+    ledger = Ledger(root_of(arguments.overrides))
     typed = (arguments.sweep, arguments.overrides, arguments.config_dir, _options(arguments))
-    asked = promotions.ask(
-        ledger, *typed, arguments.name, force=arguments.force, metric=arguments.metric
-    )
+    asked = ask(ledger, *typed, arguments.name, force=arguments.force, metric=arguments.metric)
     found = promotions.made_before(asked)
     if found is None and arguments.confirm_loo:
         asked, confirming = promotions.leave_one_out(asked)

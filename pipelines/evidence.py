@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from analysis.promise import Promise
 from pipelines.errors import UserError
 from pipelines.files import Record
 from pipelines.plan import PlannedRun
+from pipelines.request import Request
 from pipelines.winner import Winner, target
 from recipes.config import AXES, Budget
-
-if TYPE_CHECKING:
-    from pipelines.promote import Request
 
 KEPT = ("commit", "recipes", "versions")
 """What the sweep's manifest says of the code."""

@@ -15,11 +15,13 @@ import pytest
 from analysis.forecast import SEED_SPREAD
 from analysis.ranking import Options
 from pipelines import promote as promotions
+from pipelines import request as asking
 from pipelines.cli import main
 from pipelines.errors import EvidenceError, UserError
 from pipelines.ledger import Ledger
 from pipelines.plan import single
-from pipelines.promote import Promotion, Request
+from pipelines.promote import Promotion
+from pipelines.request import Request
 from tests.pipelines import promoting
 from tests.pipelines.promoting import FLOPS, STEPS, Known, rate
 
@@ -72,7 +74,7 @@ def copied(ledger: Ledger, tmp_path: Path) -> Ledger:
 
 
 def ask(ledger: Ledger, *overrides: str, force: bool = False) -> Request:
-    return promotions.ask(ledger, "known", overrides, [], Options(), "best", force=force)
+    return asking.ask(ledger, "known", overrides, [], Options(), "best", force=force)
 
 
 def promoted(ledger: Ledger, *overrides: str) -> Promotion:
@@ -145,9 +147,9 @@ def test_what_the_evidence_does_not_carry_is_refused(ledger: Ledger) -> None:
 def test_a_rival_that_may_be_better_is_refused(ledger: Ledger) -> None:
     """Two equal ceilings, each known to some .002."""
     grid(ledger, grpo=BASE, cispo=BASE)
-    alike = promotions.ask(ledger, "known", [], [], Options(margin=0.02), "best")
+    alike = asking.ask(ledger, "known", [], [], Options(margin=0.02), "best")
     assert alike.winner().doubts == []
-    picky = promotions.ask(ledger, "known", [], [], Options(margin=0.0005), "best")
+    picky = asking.ask(ledger, "known", [], [], Options(margin=0.0005), "best")
     (doubt,) = picky.winner().doubts
     assert re.search(r"likely to be within 0.0005 of the best at .*may be better: .* should", doubt)
 
@@ -186,7 +188,7 @@ def test_a_part_of_a_mixture_is_promoted_by_its_own_curve(ledger: Ledger) -> Non
     known = {"loss=grpo": BASE, "loss=cispo": BETTER}
     two = {"set": [f"budget.amount={STEPS}", "task=two"]}
     promoting.sweep(ledger, known, strategy="grid", axes={"loss": ["grpo", "cispo"]}, **two)
-    by = partial(promotions.ask, ledger, "known", [], [], Options(), "best")
+    by = partial(asking.ask, ledger, "known", [], [], Options(), "best")
     found = promotions.promote(by(metric=promoting.PART))
     evidence, metric = found.evidence, f"eval/{promoting.PART}/pass_rate"
     assert evidence["forecast"]["metric"] == found.draft.plan.metric == metric
@@ -225,7 +227,7 @@ def test_where_runs_go_is_kept_unless_told(losses: Ledger, tmp_path: Path) -> No
 )
 def test_names_that_cannot_be(losses: Ledger, name: str, told: str) -> None:
     with pytest.raises(UserError, match=f"--name: got '{name}', allowed: {told}"):
-        promotions.ask(losses, "known", [], [], Options(), name)
+        asking.ask(losses, "known", [], [], Options(), name)
 
 
 def test_a_seed_is_one_number(losses: Ledger) -> None:

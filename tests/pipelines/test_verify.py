@@ -14,6 +14,7 @@ from analysis.ranking import Options
 from analysis.svg import LEFT, RIGHT
 from pipelines import files
 from pipelines import promote as promotions
+from pipelines import request as asking
 from pipelines.cli import main
 from pipelines.config import Tracking
 from pipelines.errors import UserError
@@ -35,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     ledger = Ledger(tmp_path_factory.mktemp("made") / "outputs")
     known = {"loss=grpo": (0.60, 1.6, 60), "loss=cispo": TRUE}
     promoting.sweep(ledger, known, strategy="grid", axes={"loss": ["grpo", "cispo"]})
-    found = promotions.promote(promotions.ask(ledger, "known", [], [], Options(), "best"))
+    found = promotions.promote(asking.ask(ledger, "known", [], [], Options(), "best"))
     found.save()
     plan = found.draft.plan
     manifest = {**(ledger.sweep("known").manifest() or {}), "sweep": "best", "runs": plan.rows()}
@@ -159,7 +160,7 @@ def test_a_part_is_held_against_the_forecast_of_it(ledger: Ledger, untracked: No
     """`verify` reads what was forecast by from the evidence: the part passes half as often."""
     document = {"axes": {"loss": ["grpo"]}, "set": ["budget.amount=400", "task=two"]}
     promoting.sweep(ledger, {"loss=grpo": TRUE}, **document)
-    asked = promotions.ask(ledger, "known", [], [], Options(), "best", metric=promoting.PART)
+    asked = asking.ask(ledger, "known", [], [], Options(), "best", metric=promoting.PART)
     found = promotions.promote(asked)
     found.save()
     manifest = {**(ledger.sweep("known").manifest() or {}), "sweep": "best"}
