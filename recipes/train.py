@@ -80,8 +80,6 @@ def _train(
 ) -> None:
     """Builds the trainer and lets it run."""
     models.quiet()
-    if config.execution.threads:
-        torch.set_num_threads(config.execution.threads)
     model, tokenizer = models.load(config, models_dir)
     data = tasks.load(config.task, tokenizer)
     config.check_prompts(len(data.train))
@@ -93,6 +91,8 @@ def _train(
         from recipes.asynchronous import AsynchronousTrainer as kind  # noqa: N813
     trainer = kind(config, model, tokenizer, data, checkpoints, progress)
     trainer.remove_callback(PrinterCallback)
+    if config.execution.threads:  # here, for accelerate sets its own where there are processes
+        torch.set_num_threads(config.execution.threads)
     trainer.go_on(checkpoints.latest())
 
 

@@ -1,4 +1,7 @@
-"""What each of two processes does: ``python -m tests.recipes.processes JOB FOLDER MODELS``."""
+"""Two processes that train together: ``python -m tests.recipes.processes FOLDER MODELS``.
+
+What is heavy is imported once, and both are forked off that.
+"""
 
 from __future__ import annotations
 
@@ -102,14 +105,28 @@ def training(folder: Path, models_dir: Path) -> None:
         [[list(key), values] for key, values in recorder.points.items()]
         for recorder in (straight, stopped)
     ]
-    document = {"told": told, "status": interrupted.status, "compute": straight.compute}
+    document = {
+        "told": told,
+        "status": interrupted.status,
+        "compute": straight.compute,
+        "threads": torch.get_num_threads(),
+    }
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(document))
+
+
+def work(rank: int, folder: Path, models_dir: Path) -> None:
+    """What process `rank` does."""
+    os.environ.update(WORLD_SIZE="2", RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ["MASTER_ADDR"] = "127.0.0.1"  # accelerate asks for it; nobody uses it
+    where = f"file://{folder}/rendezvous"  # no port that another process could take first
+    torch.distributed.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
+    training(folder, models_dir)
+    gradients(folder, models_dir)
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    {"gradients": gradients, "training": training}[sys.argv[1]](
-        Path(sys.argv[2]), Path(sys.argv[3])
+    torch.multiprocessing.start_processes(
+        work, tuple(map(Path, sys.argv[1:])), nprocs=2, start_method="fork"
     )
-    torch.distributed.destroy_process_group()

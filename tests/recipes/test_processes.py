@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,40 +11,33 @@ import torch
 
 from recipes import models
 from tests.recipes.by_hand import expected, one_step, rows, trainer_of
+from tests.recipes.conftest import TINY
 from tests.recipes.processes import CASES, advantages_and_filters, case
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 
 
-def run(job: str, folder: Path, models_dir: Path) -> None:
-    """Runs `job` in two processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "-m", "tests.recipes.processes", job, str(folder), str(models_dir)]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=TIMEOUT_S)
-            assert process.returncode == 0, errors[-3000:]
-    finally:
-        for process in processes:
-            process.kill()
+@pytest.fixture(scope="module")
+def folder(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes have written."""
+    made = tmp_path_factory.mktemp("processes")
+    command = [sys.executable, "-m", "tests.recipes.processes", str(made), str(models_dir)]
+    threads = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}  # so that only the run says how many
+    environment = {key: value for key, value in os.environ.items() if key not in threads}
+    environment |= {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        command, env=environment, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return made
 
 
-def test_the_gradient_is_that_of_one_process(models_dir: Path, tmp_path: Path) -> None:
-    run("gradients", tmp_path, models_dir)
-    found = torch.load(tmp_path / "gradients.pt", weights_only=True)
+def test_the_gradient_is_that_of_one_process(
+    folder: Path, models_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = torch.load(folder / "gradients.pt", weights_only=True)
     start = models.load(one_step(), models_dir)[0]
     for gradient, names in zip(found[: len(CASES)], CASES, strict=True):
         right, _ = expected(start, rows(), case(*names))
@@ -57,11 +49,8 @@ def test_the_gradient_is_that_of_one_process(models_dir: Path, tmp_path: Path) -
     assert len(differ) == len(scripted)  # each choice is another
 
 
-def test_a_run_of_two_processes_reports_once_and_resumes_exactly(
-    models_dir: Path, tmp_path: Path
-) -> None:
-    run("training", tmp_path, models_dir)
-    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
+def test_a_run_of_two_processes_reports_once_and_resumes_exactly(folder: Path) -> None:
+    first, second = (json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1))
     assert second["told"] == [[], []]  # one process reports
     straight, stopped = first["told"]
     assert first["status"] == second["status"] == "interrupted"
@@ -69,8 +58,4 @@ def test_a_run_of_two_processes_reports_once_and_resumes_exactly(
     assert steps == list(range(1, 9))
     assert sorted(stopped) == sorted(straight)
     assert first["compute"]["8"]["steps"] == 8
-
-
-@pytest.fixture(autouse=True)
-def _no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert first["threads"] == second["threads"] == TINY.execution.threads
