@@ -59,6 +59,7 @@ def case(loss: str, over: str, filtering: str) -> RunConfig:
 def gradients(folder: Path, models_dir: Path) -> None:
     """Writes the gradient of every case, reduced over the processes."""
     trainer = trainer_of(one_step(staleness=STALE), models_dir, folder)
+    torch.set_num_threads(1)  # accelerate has set more
     model = trainer.accelerator.prepare(trainer.model)
     assert type(model).__name__ == "DistributedDataParallel"
     found = []
