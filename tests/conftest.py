@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+
+# Before NumPy and PyTorch are imported, here and in processes started from here: tests run side by
+# side, and threads that wait for a core spin meanwhile.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 

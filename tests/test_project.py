@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.compose import CONF, GROUPS, Composer
-from pipelines.plan import plan, single
+from pipelines.compose import CONF, GROUPS, Composer, schema
+from pipelines.config import Settings
+from pipelines.plan import plan
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OPTIONS = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
@@ -22,11 +23,12 @@ HEAVY = ("torch", "transformers", "trl", "datasets")
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_composes(group: str, option: str) -> None:
-    assert Composer().base([f"{group}={option}"]).choices[group] == option
     needed = ["task.end_of_thinking='#'"]  # by length=interrupt
     if group == "task" and not option.startswith("digits"):
         needed = ["model=hf", "task.dataset=org/name"] if option == "hub" else ["model=hf"]
-    single([f"{group}={option}", *needed])
+    base = Composer().base([f"{group}={option}", *needed])
+    assert base.choices[group] == option
+    schema(Settings, base.config)
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)

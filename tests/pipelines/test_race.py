@@ -97,10 +97,9 @@ def test_what_comes_to_its_rung_during_a_pass_is_judged_by_the_next(
     plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     race.advance(plan, ledger)
-    monkeypatch.setattr(submit, "top_up", lambda *_: train_waiting(ledger))
-    assert not race.advance(plan, ledger).over
-    monkeypatch.undo()
-    monkeypatch.setattr(submit, "_start_lane", lambda *_: None)
+    with monkeypatch.context() as during:
+        during.setattr(submit, "top_up", lambda *_: train_waiting(ledger))
+        assert not race.advance(plan, ledger).over
     assert len(race.advance(plan, ledger).stopped) == 4
 
 
