@@ -1,10 +1,10 @@
 """Stands in for ``recipes/train.py``: the same points, checkpoints and resumes, without training.
 
 What it does is told by words in a file ``behave`` in the folder of all runs: ``fail``,
-``fail_rank_1`` (the second process of a run does), ``slow``
-(0.1 s a step), ``hold`` (it waits while the word is there), ``kill STEP`` (it kills itself there,
-unless it was resumed), ``spread`` (the curve levels off at 1000 times the learning rate),
-``collapse LR`` (the run with it does from step 12 on).
+``fail_rank_1`` (the second process of a run does), ``slow`` (0.1 s a step), ``hold STEP`` (from
+there on it waits while the word is there, unless it is told to stop), ``kill STEP`` (it kills
+itself there, unless it was resumed), ``spread`` (the curve levels off at 1000 times the learning
+rate), ``collapse LR`` (the run with it does from step 12 on).
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> Run
         step += 1
         if "slow" in words:
             time.sleep(0.1)
-        while "hold" in words and "hold" in script.read_text():
+        held = "hold" in words and step >= _number(words, "hold")
+        while held and "hold" in script.read_text() and not sink.should_stop():
             time.sleep(0.02)
-        if "kill" in words and not resumed and step == int(words[words.index("kill") + 1]):
+        if "kill" in words and not resumed and step == _number(words, "kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         stop = sink.should_stop()
         if step % config.budget.eval_every == 0 or step == config.budget.amount:
@@ -69,8 +70,12 @@ def train(config: RunConfig, run_dir: Path, models_dir: Path, sink: Sink) -> Run
     return _result("completed", step, rate(step))
 
 
+def _number(words: list[str], word: str) -> float:
+    return float(words[words.index(word) + 1])
+
+
 def _rate(words: list[str], lr: float, step: int) -> float:
-    if "collapse" in words and lr == float(words[words.index("collapse") + 1]) and step >= 12:
+    if "collapse" in words and lr == _number(words, "collapse") and step >= 12:
         return 0.1
     return 0.2 + (1000 * lr - 0.2 if "spread" in words else 0.6) * step / (step + 20)
 

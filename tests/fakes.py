@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -76,6 +78,26 @@ def behave(ledger: Ledger, words: str) -> None:
     """Tells `tests.fake_training` what to do."""
     ledger.runs.mkdir(exist_ok=True)
     (ledger.runs / "behave").write_text(words)
+
+
+def wait(condition: Callable[[], object], seconds: float = 300) -> None:
+    """Until it holds; so long only where something is wrong, or the machine is very busy."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def when(condition: Callable[[], object], action: Callable[[], object]) -> threading.Thread:
+    """Does `action` from another thread as soon as `condition` holds."""
+
+    def watch() -> None:
+        wait(condition)
+        action()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
 
 
 def train_waiting(ledger: Ledger) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 from pipelines import launch
@@ -14,7 +13,7 @@ from pipelines.follow import follow
 from pipelines.ledger import Ledger, RunFiles
 from pipelines.tracking import open_store, read_curves, sync
 from recipes.config import Batch, Execution, Model, RunConfig
-from tests.fakes import eval_points, make_plan, tiny_config
+from tests.fakes import eval_points, make_plan, tiny_config, wait
 
 STEPS = 40
 
@@ -43,10 +42,7 @@ def test_run_killed_half_way_equals_one_that_was_not_value_by_value(
     plan = make_plan(root, configs, cluster=Cluster(parallel=1))
     run = ledger.run(plan.runs[0].run_id)
     launch.launch(plan, ledger)
-    end = time.monotonic() + 120
-    while max((step for step, _, _ in eval_points(run.points())), default=0) < STEPS // 3:
-        assert time.monotonic() < end, run.history().events
-        time.sleep(0.01)
+    wait(lambda: any(step >= STEPS // 3 for step, _, _ in eval_points(run.points())))
     os.kill(int(run.lock_file.read_text()), signal.SIGKILL)
     assert follow(plan, ledger)
 

@@ -3,15 +3,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipelines import files, lane, launch
 from pipelines.ledger import Ledger, RunFiles
-from tests.fakes import eval_points, planned, tiny_config
+from tests.fakes import behave, eval_points, planned, tiny_config, when
 
 REQUEST = {
     "cluster": "local",
@@ -37,21 +35,6 @@ def ask(ledger: Ledger, loss: str, **changes: object) -> RunFiles:
     return ledger.run(wanted.run_id)
 
 
-def when(condition: Callable[[], bool], action: Callable[[], object]) -> threading.Thread:
-    """Does `action` from another thread as soon as `condition` holds."""
-
-    def watch() -> None:
-        for _ in range(1000):
-            if condition():
-                action()
-                return
-            threading.Event().wait(0.01)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
-
-
 def test_lane_trains_all_that_waits_in_order_and_ends(ledger: Ledger) -> None:
     runs = [ask(ledger, loss) for loss in ("grpo", "cispo", "dapo")]
     assert [run.run_id for run in lane.pending(ledger)] == [run.run_id for run in runs]
@@ -72,8 +55,7 @@ def test_lane_that_is_taken_is_left_alone(ledger: Ledger) -> None:
 
 
 def test_run_that_is_killed_takes_nothing_else_with_it(ledger: Ledger) -> None:
-    (ledger.runs).mkdir()
-    (ledger.runs / "behave").write_text("kill 7")
+    behave(ledger, "kill 7")
     runs = [ask(ledger, loss) for loss in ("grpo", "cispo")]
     lane.work(str(ledger.root), 0)
     assert [run.history().turn for run in runs] == ["died", "died"]
@@ -87,8 +69,7 @@ def test_run_that_is_killed_takes_nothing_else_with_it(ledger: Ledger) -> None:
 
 
 def test_error_of_a_run_is_in_its_events(ledger: Ledger) -> None:
-    (ledger.runs).mkdir()
-    (ledger.runs / "behave").write_text("fail")
+    behave(ledger, "fail")
     run = ask(ledger, "grpo")
     lane.work(str(ledger.root), 0)
     assert run.history().turn == "failed"
@@ -120,8 +101,7 @@ def test_code_that_cannot_be_imported_is_the_error_of_its_run(
 
 
 def test_lane_told_to_stop_has_its_run_write_a_checkpoint_first(ledger: Ledger) -> None:
-    (ledger.runs).mkdir()
-    (ledger.runs / "behave").write_text("slow")
+    behave(ledger, "hold 7")
     runs = [ask(ledger, loss) for loss in ("grpo", "cispo")]
     watcher = when(lambda: len(runs[0].points()) > 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
     lane.work(str(ledger.root), 0)

@@ -4,13 +4,13 @@ import io
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from pipelines import files, logs
 from pipelines.ledger import Ledger, RunFiles
+from tests.fakes import wait
 from tests.pipelines.test_status import ROW
 
 
@@ -42,15 +42,12 @@ def test_log_is_followed_until_the_run_ends(
     followed = threading.Thread(target=logs.follow, args=(ledger, [ROW], 2))
     followed.start()
     for seen, line in (("three\n", "four\n"), ("four\n", "five\n")):
-        end = time.monotonic() + 120
-        while not out.getvalue().endswith(seen):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait(lambda seen=seen: out.getvalue().endswith(seen))
         with run.log(1).open("a") as file:
             file.write(line)
     run.event("failed", attempt=1, error="no")
     os.close(held)
-    followed.join(120)
+    followed.join(300)
     assert not followed.is_alive()
     assert out.getvalue() == "==> abc attempt-1.log <==\ntwo\nthree\nfour\nfive\n"
 
