@@ -1,6 +1,5 @@
 """The report as a reader has it: in a browser, by keyboard, on a phone, in the dark."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.analysis.browser import (
     rendered,
 )
 from tests.analysis.reported import AT, HOSTILE
+from tests.fakes import wait
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
@@ -180,8 +180,8 @@ def test_many_runs_can_be_filtered(show: Shown) -> None:
 def test_residuals_are_drawn_when_a_run_is_opened(show: Shown) -> None:
     page = show(reported.close())
     page.run("document.querySelector('details[data-run]').open = true")
-    time.sleep(0.1)
     dots = "return document.querySelectorAll('.residuals circle').length"
+    wait(lambda: page.run(dots))
     assert page.run(dots) == len(reported.COMPUTE)
 
 
@@ -190,15 +190,13 @@ def test_a_phone_needs_no_sideways_scrolling(show: Shown, made: Callable[[], Ana
     page = show(made())
     page.run("document.querySelectorAll('details').forEach(node => { node.open = true })")
     page.resize(390, 844)
-    time.sleep(0.3)
-    assert page.run(WIDE) == 390
+    wait(lambda: page.run(WIDE) == 390)
     scroll = (
         "const box = document.querySelector('.scroll'); return box.scrollWidth - box.clientWidth"
     )
     assert page.run(scroll) == 0
-    assert (
-        page.run("return document.querySelector('#chart svg').getBoundingClientRect().right") <= 390
-    )
+    right = "return document.querySelector('#chart svg').getBoundingClientRect().right"
+    wait(lambda: page.run(right) <= 390)
 
 
 def test_dark_is_dark(page: Browser, show: Shown) -> None:

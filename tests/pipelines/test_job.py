@@ -120,8 +120,8 @@ def test_signal_ends_it_with_a_checkpoint_from_which_it_goes_on(
     ledger: Ledger, number: signal.Signals
 ) -> None:
     run = ask(ledger, tiny_config(steps=12))
-    behave(ledger, "slow")
-    threading.Timer(0.35, lambda: os.kill(os.getpid(), number)).start()
+    behave(ledger, "hold 7")
+    when(lambda: len(run.points()) > 1, lambda: os.kill(os.getpid(), number))
     assert train(ledger, run) == number
     interrupted = run.history().events[-1]
     assert (interrupted["event"], interrupted["signal"]) == ("interrupted", number)

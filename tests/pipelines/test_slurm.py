@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pipelines.ledger import Ledger
 from pipelines.plan import Plan
 from recipes.config import ConfigError
 from tests.fake_slurm import FakeSlurm
-from tests.fakes import eval_points, make_plan, tiny_config
+from tests.fakes import behave, eval_points, make_plan, tiny_config, when
 
 pytestmark = pytest.mark.usefixtures("fake_training", "signals")
 
@@ -214,15 +213,15 @@ def test_job_told_to_end_saves_and_is_requeued_if_it_is_to_go_on(
     plan = sweep(root, 1)
     launch.launch(plan, ledger)
     slurm.write("job", about)
-    (ledger.runs / "behave").write_text("slow")
-    threading.Timer(0.25, lambda: os.kill(os.getpid(), number)).start()
-    start(ledger, slurm, monkeypatch)
+    behave(ledger, "hold 3")
     run = ledger.run(plan.runs[0].run_id)
+    when(run.points, lambda: os.kill(os.getpid(), number))
+    start(ledger, slurm, monkeypatch)
     requeued = [line for line in slurm.asked() if line.startswith("scontrol requeue")]
     assert requeued == (["scontrol requeue 1_0"] if reason else [])
     assert run.history().turn == ("requeued" if reason else "interrupted")
     assert dict(run.history().ends) == ({reason: 1} if reason else {})
-    (ledger.runs / "behave").write_text("")
+    behave(ledger, "")
     start(ledger, slurm, monkeypatch)
     assert [step for step, _, _ in eval_points(run.points())] == [0, 5, 10]
 
@@ -233,7 +232,7 @@ def test_controller_that_is_away_for_a_moment_is_asked_again_to_requeue(
     plan = sweep(root, 1)
     launch.launch(plan, ledger)
     slurm.write("job", "JobState=RUNNING PreemptTime=None")
-    (ledger.runs / "behave").write_text("slow")
+    behave(ledger, "hold 3")
     ask = arrays.ask
 
     def away(command: tuple[str, ...]) -> str | None:
@@ -242,11 +241,12 @@ def test_controller_that_is_away_for_a_moment_is_asked_again_to_requeue(
         return answer
 
     monkeypatch.setattr(arrays, "ask", away)
-    monkeypatch.setattr(arrays, "AWAY_S", 1.2)
+    monkeypatch.setattr(arrays, "sleep", lambda seconds: None)
     slurm.write("down")
-    threading.Timer(0.25, lambda: os.kill(os.getpid(), signal.SIGUSR2)).start()
+    run = ledger.run(plan.runs[0].run_id)
+    when(run.points, lambda: os.kill(os.getpid(), signal.SIGUSR2))
     start(ledger, slurm, monkeypatch)
-    assert dict(ledger.run(plan.runs[0].run_id).history().ends) == {"time limit": 1}
+    assert dict(run.history().ends) == {"time limit": 1}
     assert "scontrol requeue 1_0" in slurm.asked()
 
 
@@ -255,7 +255,7 @@ def test_error_is_tried_again_as_often_as_asked_by_the_job_itself(
 ) -> None:
     plan = sweep(root, 1, retries=1)
     launch.launch(plan, ledger)
-    (ledger.runs / "behave").write_text("fail")
+    behave(ledger, "fail")
     run = ledger.run(plan.runs[0].run_id)
     for turn in ("requeued", "failed"):
         with pytest.raises(ValueError, match="pumpkin"):
