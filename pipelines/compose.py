@@ -65,7 +65,7 @@ class Composer:
         self._check(overrides)
         config = self._compose("config", overrides)
         choices = {group: str(config.hydra.runtime.choices[group]) for group in GROUPS}
-        with _editable(config):
+        with open_dict(config):
             del config["hydra"]
         return Base(config, choices)
 
@@ -262,11 +262,3 @@ def _hydra_errors(prefix: str = "") -> Iterator[None]:
     except (ValueError, OSError, RecursionError, OverflowError) as error:
         reason = str(error).splitlines()[0][:200]
         raise UserError(f"{prefix.rstrip('.') or 'configuration'}: {reason}") from error
-
-
-@contextmanager
-def _editable(config: DictConfig) -> Iterator[None]:
-    OmegaConf.set_struct(config, False)
-    OmegaConf.set_readonly(config, False)
-    yield
-    OmegaConf.set_struct(config, True)

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from pipelines import files
 
 Row = Sequence[object]
 
 
 def emit(document: Any) -> None:  # noqa: ANN401  (any JSON document)
     """One JSON document on standard output, strict: what is not finite becomes null."""
-    sys.stdout.write(json.dumps(_strict(document), indent=2, allow_nan=False) + "\n")
-
-
-def _strict(value: Any) -> Any:  # noqa: ANN401  (any JSON document)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
-    return value
+    strict = files.strict(document, lambda number: None)
+    sys.stdout.write(json.dumps(strict, indent=2, allow_nan=False) + "\n")
 
 
 def say(text: str = "") -> None:

@@ -111,13 +111,10 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str,
 
 def _gpu(settings: Settings) -> Finding:
     wanted = settings.cluster.kind == "local" and settings.cluster.gpus_per_node
-    try:
-        answer = subprocess.run(
-            NVIDIA, capture_output=True, text=True, timeout=GPU_TIMEOUT_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
+    answer = jobs.ask(NVIDIA, GPU_TIMEOUT_S)
+    if answer is None:
         return Finding("gpu", "fail" if wanted else "ok", "none here (nvidia-smi does not answer)")
-    found = answer.stdout.strip().splitlines()
+    found = answer.strip().splitlines()
     level = "fail" if wanted and len(found) < wanted else "ok"
     return Finding("gpu", level, f"{len(found)}: {'; '.join(dict.fromkeys(found))}")
 

@@ -20,6 +20,7 @@ from pipelines.errors import ServiceError
 Record = dict[str, Any]
 """One line of a JSON-lines file."""
 Result = TypeVar("Result")
+PROBE_BYTES = 1 << 16
 STALE_WAITS_S = (0.1, 1.0, 5.0)
 """How long it takes until a file whose handle was lost (ESTALE, of NFS) is opened again."""
 
@@ -128,16 +129,17 @@ def _records(lines: Iterable[bytes]) -> Iterator[Record]:
 
 def dumps(document: object, indent: int | None = None) -> str:
     """`document` as strict JSON: what is not finite becomes ``"nan"``, ``"inf"`` or ``"-inf"``."""
-    return json.dumps(_strict(document), indent=indent, allow_nan=False, default=str)
+    return json.dumps(strict(document, str), indent=indent, allow_nan=False, default=str)
 
 
-def _strict(value: object) -> object:
+def strict(value: object, told: Callable[[float], object]) -> object:
+    """A JSON document in which what is not finite, and so no JSON, is as `told` says."""
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        return told(value)
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): strict(item, told) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [strict(item, told) for item in value]
     return value
 
 
@@ -157,6 +159,17 @@ def _replace(path: Path, text: str) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def probe(folder: Path) -> None:
+    """Sees that `folder` takes files, by one that is deleted again.
+
+    Raises:
+        OSError: It does not: the disk is full, say.
+    """
+    path = folder / ".probe"
+    write(path, "." * PROBE_BYTES)
+    path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, document: object) -> None:

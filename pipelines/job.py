@@ -18,7 +18,7 @@ from pathlib import Path
 from socket import gethostname
 from threading import Event, Thread
 from time import monotonic, sleep
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import get_type_hints
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ from pipelines.files import Record
 from pipelines.ledger import HEARTBEAT_S, History, Ledger, RunFiles, reaches
 from pipelines.redact import redacted
 from recipes.config import Execution, RunConfig
+from recipes.sink import Silent
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """SIGTERM: a person or a preemption; SIGUSR2: Slurm's word for a time limit that is near."""
@@ -42,7 +43,6 @@ TAKE_OVER_S = 600.0
 """How long the process before may take to notice that it is no longer the one, and to end."""
 FILESYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EIO, errno.EROFS)
 """What is wrong with a disk and not with a run: full, over quota, away, broken, read-only."""
-PROBE_BYTES = 1 << 16
 PATIENCE = 3
 """Attempts that may die one after another without a checkpoint; then a person has to look."""
 
@@ -172,12 +172,7 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
         with suppress(OSError):
@@ -209,7 +204,7 @@ class Stop:
 
 
 class RunSink:
-    """Writes what a training reports (`recipes.progress.Sink`), while it is its to write."""
+    """Writes what a training reports (`recipes.sink.Sink`), while it is its to write."""
 
     def __init__(self, taken: Claim, stop: Stop, tell: Tell | None = None) -> None:
         self._run, self._attempt, self._stop = taken.run, taken.attempt, stop
@@ -238,20 +233,6 @@ class RunSink:
         """Raises SupersededError where a later attempt trains the run."""
         if not self._tenure.lasts():
             raise SupersededError
-
-
-class NullSink:
-    """The sink of a process that helps another to train, which reports and says when to stop."""
-
-    def point(self, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]) -> None:
-        """Nothing."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """Nothing."""
-
-    def should_stop(self) -> bool:
-        """No."""
-        return False
 
 
 def train(ledger: Ledger, taken: Claim, tell: Tell | None = None) -> int | None:
@@ -316,8 +297,7 @@ def _disk_trouble(run: RunFiles, error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in FILESYSTEM:
         return error.strerror
     try:
-        files.write(run.folder / ".probe", "." * PROBE_BYTES)
-        (run.folder / ".probe").unlink()
+        files.probe(run.folder)
     except OSError as found:
         return found.strerror
     return None
@@ -363,7 +343,7 @@ def assist(ledger: Ledger, run: RunFiles, launch: str, fields: Record) -> int:
             return 0
         sleep(PROBE_S)
     try:
-        train_run(config_of(run), run.folder, ledger.models, NullSink())
+        train_run(config_of(run), run.folder, ledger.models, Silent())
     except Exception as error:
         _write_assistants_error(run, fields, error)
         raise

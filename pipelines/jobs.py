@@ -147,17 +147,13 @@ class Jobs:
         return queue
 
 
-def ask(command: tuple[str, ...]) -> str | None:
-    """What a client of Slurm answers; None where it fails, is not there or takes too long."""
+def ask(command: tuple[str, ...], timeout_s: float | None = None) -> str | None:
+    """What a client, of Slurm say, answers; None where it fails, is not there or takes too long."""
     plain = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
+    limit_s = timeout_s or CLIENT_TIMEOUT_S
     try:
         answer = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=CLIENT_TIMEOUT_S,
-            check=True,
-            env=plain,
+            command, capture_output=True, text=True, timeout=limit_s, check=True, env=plain
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -28,8 +28,6 @@ from pipelines.status import RunStatus, statuses
 from recipes.config import Budget, ConfigError
 
 VERSIONS = ("shortlist", "torch", "transformers", "trl", "mlflow", "numpy", "submitit")
-PROBE_BYTES = 1 << 16
-"""What is written, and deleted, to see that the output folder takes files."""
 
 
 @dataclass(frozen=True)
@@ -264,13 +262,13 @@ def _notes(
     retry: bool,
 ) -> Iterator[str]:
     for run in runs:
-        trouble = _trouble(jobs, ledger, run) if states[run.run_id] == "pending" else None
+        history = ledger.run(run.run_id).history()
+        trouble = jobs.trouble(run.run_id, history) if states[run.run_id] == "pending" else None
         if trouble:
             yield f"run {run.run_id} ({run.label}): {trouble}"
         if states[run.run_id] == "failed" and not retry:
             again = "`retry` in place of `launch` tries it again"
             yield f"run {run.run_id} ({run.label}) failed; {again}"
-        history = ledger.run(run.run_id).history()
         if history.attempts and history.request and history.request["recipes"] != code.recipes:
             yield f"run {run.run_id} ({run.label}) was trained by other training code than today's"
 
@@ -293,8 +291,6 @@ def _reuse(ledger: Ledger, sweep: str, states: Mapping[str, str]) -> Iterator[st
 
 
 def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
-    sweep = ledger.sweep(plan.sweep)
-    sweep.folder.mkdir(parents=True, exist_ok=True)
     document = {
         "sweep": plan.sweep,
         "strategy": plan.strategy,
@@ -312,15 +308,11 @@ def _write_manifest(ledger: Ledger, plan: Plan, code: Snapshot) -> None:
         **_names(code),
         "runs": plan.rows(),
     }
-    files.write_json(sweep.manifest_file, document)
+    files.write_json(ledger.sweep(plan.sweep).manifest_file, document)
 
 
 def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _trouble(jobs: Jobs, ledger: Ledger, run: PlannedRun) -> str | None:
-    return jobs.trouble(run.run_id, ledger.run(run.run_id).history())
 
 
 @contextmanager
@@ -329,8 +321,7 @@ def writable(ledger: Ledger) -> Iterator[None]:
     made = not ledger.root.exists()
     try:
         ledger.root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        files.write(ledger.root / ".probe", "." * PROBE_BYTES)
-        (ledger.root / ".probe").unlink(missing_ok=True)
+        files.probe(ledger.root)
         yield
     except OSError as error:
         reason = error.strerror or error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
+from pipelines.jobs import ask
 from pipelines.ledger import Ledger
 
 CODE = Path(__file__).resolve().parents[1]
@@ -72,18 +72,6 @@ def _digest(sources: Mapping[Path, Path]) -> str:
 def _commit() -> str | None:
     if not (CODE / ".git").exists():
         return None
-    describe = [
-        "git",
-        "-C",
-        str(CODE),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--exclude=*",
-        "--dirty=+",
-    ]
-    try:
-        answer = subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()
+    describe = ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+")
+    answer = ask(("git", "-C", str(CODE), *describe))
+    return None if answer is None else answer.strip()

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Event, Thread
 from time import monotonic, sleep, time
-from types import TracebackType
 from typing import Any
 
 from pipelines import files
@@ -121,12 +120,7 @@ class Shipper:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join(FLUSH_S)
 

@@ -146,6 +146,7 @@ class AsynchronousTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
     evaluate = AblationTrainer.evaluate
     create_model_card = AblationTrainer.create_model_card
     floating_point_ops = AblationTrainer.floating_point_ops
+    _publish = AblationTrainer._publish
 
     def compute_loss(self, model: torch.nn.Module, inputs: Any, **options: Any) -> Any:  # noqa: ANN401
         """Counts each micro-batch: a prompt that completions share is processed once for them."""
@@ -197,14 +198,7 @@ class AsynchronousTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
     def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
         """As `AblationTrainer`: written aside, then published."""
         super()._save_checkpoint(model, trial)
-        step = self.state.global_step
-        self.accelerator.wait_for_everyone()
-        if self.accelerator.is_main_process:
-            written = self.checkpoints.aside / f"checkpoint-{step}"
-            self.progress.saving()
-            self.checkpoints.publish(written, step, self.progress.state())
-            self.progress.saved(step)
-        self.accelerator.wait_for_everyone()
+        self._publish()
 
     def go_on(self, checkpoint: Path | None) -> None:
         """Trains until `progress` says to stop, from a checkpoint or from the beginning."""

@@ -72,7 +72,7 @@ def load(config: RunConfig, models_dir: Path) -> tuple[PreTrainedModel, PreTrain
         allowed = "embedded, a folder with a model, or a Hugging Face id within reach"
         raise ConfigError("model.path", config.model.path, allowed) from error
     if embedded:  # its positions are rotations, made as they are needed
-        model.config.max_position_embeddings = max(64, _longest(config.task))
+        model.config.max_position_embeddings = _positions(config.task)
     _check_context(config, model)
     return _adapted(model, config), tokenizer
 
@@ -80,6 +80,11 @@ def load(config: RunConfig, models_dir: Path) -> tuple[PreTrainedModel, PreTrain
 def _longest(task: Task) -> int:
     """Tokens of the longest prompt and completion."""
     return task.prompt_tokens + task.max_completion_tokens
+
+
+def _positions(task: Task) -> int:
+    """Of the embedded model."""
+    return max(64, _longest(task))
 
 
 def _check_context(config: RunConfig, model: PreTrainedModel) -> None:
@@ -204,7 +209,7 @@ def character_tokenizer(task: Task) -> PreTrainedTokenizerFast:
 
 
 def _llama(config: RunConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
-    task, sizes = config.task, embedded_sizes(config.model, config.task)
+    sizes = embedded_sizes(config.model, config.task)
     return LlamaConfig(
         vocab_size=sizes.vocabulary,
         hidden_size=sizes.hidden,
@@ -212,7 +217,7 @@ def _llama(config: RunConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig
         num_hidden_layers=sizes.layers,
         num_attention_heads=sizes.heads,
         num_key_value_heads=sizes.heads,
-        max_position_embeddings=max(64, task.prompt_tokens + task.max_completion_tokens),
+        max_position_embeddings=_positions(config.task),
         tie_word_embeddings=False,  # so that the LM head can be FP32 on its own
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -248,7 +253,6 @@ def _supervised(
     batch = tokenizer(texts, return_tensors="pt", padding=True)
     ids, mask = batch["input_ids"], batch["attention_mask"]
     completions = torch.tensor([len(completion) + 1 for _, completion in pairs])
-    learned = (
-        torch.arange(ids.shape[1]) >= ids.shape[1] - completions[:, None]
-    )  # padding is on the left
+    length = ids.shape[1]
+    learned = torch.arange(length) >= length - completions[:, None]  # padding is on the left
     return ids, mask, ids.masked_fill(~learned, -100)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -15,6 +15,7 @@ from recipes.config import RunConfig
 from recipes.distributed import agreed, is_main
 from recipes.evaluate import Evaluation
 from recipes.meter import Meter
+from recipes.sink import Silent, Sink
 from recipes.staleness import Batch
 
 REPORTED = {
@@ -37,33 +38,6 @@ COUNTED = ("train/reward_failures",)
 
 class TrainingError(RuntimeError):
     """Training cannot go on: a loss or a gradient that is not a number."""
-
-
-class Sink(Protocol):
-    """Where a run's points and events go, and where it is told to stop."""
-
-    def point(self, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of a step, with the compute spent until then by axis."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """Takes what happened, such as a checkpoint."""
-
-    def should_stop(self) -> bool:
-        """Asked at every optimizer step: whether to save and return now."""
-
-
-class Silent:
-    """The sink of every process of a run but the first."""
-
-    def point(self, step: int, compute: Mapping[str, float], metrics: Mapping[str, float]) -> None:
-        """Passes a point over."""
-
-    def event(self, name: str, **fields: object) -> None:
-        """Passes an event over."""
-
-    def should_stop(self) -> bool:
-        """Leaves it to the first process."""
-        return False
 
 
 class Progress(TrainerCallback):

@@ -52,11 +52,10 @@ def roll_out(prompts: list[str], trainer: AblationTrainer) -> dict[str, Any]:
         tokens each; ``logprobs``, a list each or None; and, with ``length=interrupt``,
         ``env_mask``: 1 for each token of the model's own, 0 for each that was forced on it.
     """
+    given: list[Any] = prompts
     if trainer.config.task.chat:
-        conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
-        prompt_ids, *_ = trainer._tokenize_prompts(conversations)
-    else:
-        prompt_ids, *_ = trainer._tokenize_prompts(prompts)
+        given = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    prompt_ids, *_ = trainer._tokenize_prompts(given)
     training = trainer.model.training
     generations = trainer.num_generations if training else trainer.num_generations_eval
     if trainer.config.length.kind != "interrupt":

@@ -14,7 +14,8 @@ from transformers import PrinterCallback
 from recipes import models, tasks
 from recipes.checkpoints import Checkpoints
 from recipes.config import ConfigError, Execution, RunConfig
-from recipes.progress import Progress, Sink, TrainingError
+from recipes.progress import Progress, TrainingError
+from recipes.sink import Sink
 from recipes.trainer import AblationTrainer
 
 __all__ = ["RunResult", "Sink", "TrainingError", "train"]

@@ -108,12 +108,17 @@ class AblationTrainer(GRPOTrainer):  # type: ignore[misc]
     def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
         """TRL writes to the folder aside, its `output_dir`; complete, it becomes a checkpoint."""
         super()._save_checkpoint(model, trial)
-        step = self.state.global_step
-        written = self.checkpoints.aside / f"checkpoint-{step}"
+        written = self.checkpoints.aside / f"checkpoint-{self.state.global_step}"
         torch.save(self.batches.state(), self._batches_file(written))
+        self._publish()
+
+    def _publish(self) -> None:
+        """The first process does, once all have written their part."""
+        step = self.state.global_step
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             self.progress.saving()
+            written = self.checkpoints.aside / f"checkpoint-{step}"
             self.checkpoints.publish(written, step, self.progress.state())
             self.progress.saved(step)
         self.accelerator.wait_for_everyone()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from recipes.config import RunConfig
 
 if TYPE_CHECKING:
-    from recipes.progress import Sink
+    from recipes.sink import Sink
 
 VERSION = "one"
 
