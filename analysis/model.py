@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from analysis.curves import Array, Points
 from analysis.projection import Normal, log, rise_at
@@ -99,7 +100,7 @@ class Model:
         y = points.reward
         self.py, self.p1 = (_times(self.noise, z) for z in (y, np.ones(self.n)))
         self.y = y
-        self.floor = NOISE_COUNT * _roughness(points) ** 2 + self.n * NOISE_FLOOR**2
+        self.floor = _floor(points)
         self.log_det = np.log1p(-(phi**2)).sum(axis=1) - 2 * LOG_RHO_PRIOR
 
     def density(
@@ -169,6 +170,18 @@ class Model:
         A, R0 = (ba * rr - br * ar) / det, (br * aa - ba * ar) / det
         sse = np.maximum(yy - A * ba - R0 * br, 0) + self.floor
         return det, Linear(A, R0, rr / det, -ar / det, aa / det, sse, self.dof)
+
+
+def log_sigma_prior(points: Points, sigma: Array) -> Array:
+    """Log density over log sigma of the default prior: scaled inverse chi square of sigma^2."""
+    half = 0.5 * _floor(with_start(points)) / sigma**2
+    shape = NOISE_COUNT / 2
+    return np.asarray(np.log(2) + shape * np.log(half) - half - gammaln(shape))
+
+
+def _floor(points: Points) -> float:
+    """Sum of squares that the noise is expected to have before a curve is fitted."""
+    return NOISE_COUNT * _roughness(points) ** 2 + len(points) * NOISE_FLOOR**2
 
 
 def _roughness(points: Points) -> float:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from analysis.curves import Array, Points
 from analysis.model import SMALL_GAIN, log_prior
+from analysis.noise import Noise
 from analysis.posterior import Draws, draw, resample
 
 UNLIKE = 0.1
@@ -146,14 +148,29 @@ def _trial(points: Sequence[Points], rng: np.random.Generator) -> tuple[float, f
 def redraw(
     recipes: Sequence[tuple[Points, Draws]], rng: np.random.Generator, enough: float = ENOUGH
 ) -> list[Draws]:
-    """Draws under the shared prior: the ones had, weighted, where enough of them would count."""
-    shared = learn(recipes)
+    """Draws under the shared priors of noise and curves.
+
+    The ones had are weighted, where more than the share `enough` of them would count.
+    """
+    noise = Noise(recipes)
+    with_noise = [
+        (p, d.take(_weighted(noise.log_ratio(p, d.rho, d.sigma), rng)[0])) for p, d in recipes
+    ]
+    shared = learn(with_noise)
+
+    def prior(p: Points, *of: Array) -> Array:
+        *curve, rho, sigma = of
+        return shared.log_ratio(p, *curve) + noise.log_ratio(p, rho, sigma)
+
     found = []
     for p, d in recipes:
-        log_w = shared.log_ratio(p, d.A, np.log(d.B), np.log(d.C_mid), d.R0)
-        w = np.exp(log_w - log_w.max())
-        if w.sum() ** 2 / (w**2).sum() > enough * len(w):
-            found.append(d.take(resample(w, len(w), rng)))
-        else:
-            found.append(draw(p, rng, prior=partial(shared.log_ratio, p)))
+        log_w = prior(p, d.A, np.log(d.B), np.log(d.C_mid), d.R0, d.rho, d.sigma)
+        rows, effective = _weighted(log_w, rng)
+        found.append(d.take(rows) if effective > enough else draw(p, rng, prior=partial(prior, p)))
     return found
+
+
+def _weighted(log_w: Array, rng: np.random.Generator) -> tuple[NDArray[np.int64], float]:
+    """Rows drawn by weight, and the effective share of them (Kish 1965)."""
+    w = np.exp(log_w - log_w.max())
+    return resample(w, len(w), rng), float(w.sum() ** 2 / (w**2).sum() / len(w))

@@ -64,8 +64,8 @@ class Draws:
         return Draws(*(getattr(self, f)[rows] for f in self.__dataclass_fields__))
 
 
-Prior = Callable[[Array, Array, Array, Array], Array]
-"""Log of a prior density over the model's own, of (A, log B, log C_mid, R0), each (S,)."""
+Prior = Callable[[Array, Array, Array, Array, Array, Array], Array]
+"""Log of a prior density over the model's own, of (A, log B, log C_mid, R0, rho, sigma)."""
 
 
 def draw(
@@ -92,7 +92,7 @@ def draw(
     A_, R0, sigma, log_p = _linear_draws(linear, A, rng)
     log_w += log_p + log_gain_prior(A_, R0)
     if prior is not None:
-        log_w += prior(A_, v, u, R0)
+        log_w += prior(A_, v, u, R0, RHO[rho], sigma)
     rows = resample(np.exp(log_w - log_w.max()), kept, rng)
     tau = KAPPA[kappa] * sigma
     return Draws(A_, np.exp(v), np.exp(u), R0, RHO[rho], sigma, tau).take(rows)

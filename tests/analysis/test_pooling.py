@@ -58,7 +58,7 @@ def test_a_recipe_unlike_the_others_is_not_pulled_to_them() -> None:
     odd = one((0.35, 1.2, 1500, 0.2), last=8000)
     shared = pooling.learn(found)
     d = posterior.draw(
-        odd, np.random.default_rng(0), prior=lambda a, v, u, r: shared.log_ratio(odd, a, v, u, r)
+        odd, np.random.default_rng(0), prior=lambda *of: shared.log_ratio(odd, *of[:4])
     )
     assert np.median(d.A) == pytest.approx(0.35, abs=0.02)
 
