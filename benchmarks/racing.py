@@ -36,6 +36,7 @@ KINDS = ("independent", "ar1", "collapsing")
 COMPUTE = np.linspace(0, LAST, EVALUATIONS + 1)
 THRESHOLDS = (Race().threshold,)
 RUNGS = Race().rungs
+TOGETHER = Race().together
 PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
     "SuccessiveHalving, loose": partial(
         optuna.pruners.SuccessiveHalvingPruner, min_resource=12, reduction_factor=2
@@ -51,7 +52,10 @@ PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
     ),
     "Median, loose": partial(optuna.pruners.MedianPruner, n_startup_trials=3, n_warmup_steps=16),
     "Median, strict": partial(optuna.pruners.MedianPruner, n_startup_trials=1, n_warmup_steps=4),
-    "Wilcoxon": partial(optuna.pruners.WilcoxonPruner, p_threshold=0.1, n_startup_steps=4),
+    "Wilcoxon, loose": partial(
+        optuna.pruners.WilcoxonPruner, p_threshold=0.001, n_startup_steps=12
+    ),
+    "Wilcoxon, strict": partial(optuna.pruners.WilcoxonPruner, p_threshold=0.1, n_startup_steps=4),
 }
 Played = tuple[int, float]
 """The choice made, and the share of the full grid's compute spent."""
@@ -114,9 +118,11 @@ class Sweep:
         whole = np.array([c.compute[-1] for c in self.runs])
         while True:
             standings = self.standings(shares, rule)
-            on = np.array([s.goes_on for s in standings]) & (shares < 1)
-            if not on.any():
+            unfinished = [s for s, share in zip(standings, shares, strict=True) if share < 1]
+            up = {s.run for s in racing.leaders(unfinished, TOGETHER)}
+            if not up:
                 return self.choice(standings), float(shares @ whole / whole.sum())
+            on = np.array([s.run in up for s in standings])
             above = [next((r for r in rungs if r > share), 1.0) for share in shares]
             shares = np.where(on, above, shares)
 
@@ -224,5 +230,5 @@ if __name__ == "__main__":
             seeds = range(first, min(first + 20, arguments.sweeps))
             for kind in arguments.kinds:
                 rows[kind] += pool.map(partial(ways, kind), seeds)
-            result = {"rungs": RUNGS, "simulated": {k: summary(r) for k, r in rows.items()}}
+            result = {"rungs": RUNGS, "together": TOGETHER, "simulated": {k: summary(r) for k, r in rows.items()}}
             keep("racing", {**result, "replayed": real})

@@ -13,7 +13,7 @@ from recipes.config import AXES, COMPUTE_AXES, ConfigError, RunConfig
 STRATEGIES = ("grid", "one_at_a_time", "leave_one_out", "adaptive")
 COMPARED = ("one_at_a_time", "leave_one_out")
 """Strategies whose base is what every other recipe is compared with."""
-RUNGS = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0)
+RUNGS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 1.0)
 OBJECTIVES = ("forecast", "A_and_B")
 PASS_RATE = "eval/pass_rate"
 """Of all held-out prompts."""
@@ -167,8 +167,10 @@ class Race:
     rungs: list[float] = field(default_factory=lambda: list(RUNGS))
     """Shares of the budget at which the runs still in are judged, ascending; the last is 1. The
     first should see a dozen evaluations: before that, chances say little (docs/notes.md)."""
-    threshold: float = 0.075
+    threshold: float = 0.055
     """A recipe less likely than this to be the best, or within `margin` of it, is stopped."""
+    together: int | None = 3
+    """Recipes that go on to their next rung at the same time, the likeliest; null: all still in."""
     margin: float = 0.0
 
     def __post_init__(self) -> None:
@@ -177,6 +179,8 @@ class Race:
             raise ConfigError("sweep.race.rungs", steps, "ascending shares of the budget, up to 1")
         if not 0 < self.threshold < 1:
             raise ConfigError("sweep.race.threshold", self.threshold, "between 0 and 1")
+        if self.together is not None:
+            _positive("sweep.race.together", self.together)
         if self.margin < 0:
             raise ConfigError("sweep.race.margin", self.margin, "a number >= 0")
 

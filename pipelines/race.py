@@ -1,9 +1,9 @@
 """A race, one pass at a time: the runs go up rung by rung, and those that cannot win are stopped.
 
-A pass reads where the runs are, and acts once all of them have come to their rung: what may still
-win (`analysis.racing`) has its budget raised to the next rung, and goes on from its checkpoint; the
-rest is stopped, and stays so unless a later pass finds it likelier. Nothing is kept between passes
-but the runs' own events.
+A pass reads where the runs are, and acts once all of them have come to their rung: of what may still
+win (`analysis.racing`) the likeliest have their budget raised to the next rung, and go on from their
+checkpoints; what cannot is stopped, and stays so unless a later pass finds it likelier. Nothing is
+kept between passes but the runs' own events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from time import sleep
 from typing import Any
 
-from analysis.racing import Rule, Standing, judge
+from analysis.racing import Rule, Standing, judge, leaders
 from pipelines import cancel, files, submit
 from pipelines.config import COMPARED
 from pipelines.costs import Spending, costs, spending, whole
@@ -27,6 +27,7 @@ from pipelines.status import RunStatus, statuses
 BY = "race"
 """Who stopped a run, in its events."""
 SPARED = "kept in: the others are compared with it"
+WAITS = "waits for the likelier"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Entry:
     base: bool = False
     """Whether it is what the others are compared with."""
     standing: Standing | None = None
+    waits: bool = False
+    """Whether likelier ones go on before it."""
 
     @property
     def unfinished(self) -> list[Runner]:
@@ -100,8 +103,8 @@ class Entry:
 
     @property
     def why(self) -> str:
-        """Why it is stopped, or goes on although it cannot win, or nothing."""
-        return self.stopped or (SPARED if self.spared else "")
+        """Why it is stopped, or waits, or goes on although it cannot win, or nothing."""
+        return self.stopped or (WAITS if self.waits else SPARED if self.spared else "")
 
 
 @dataclass(frozen=True)
@@ -164,8 +167,11 @@ def advance(plan: Plan, ledger: Ledger) -> Report:
         elif plan.settings.cluster.kind == "local":
             submit.top_up(ledger, plan.settings.cluster)
     continued = [e.label for e in entries if _among(shares, e)]
-    judged = {e.label: e.standing for e in entries}
-    entries = [replace(e, standing=judged[e.label]) for e in _entries(plan, ledger)]
+    judged = {e.label: (e.standing, e.waits) for e in entries}
+    entries = [
+        replace(e, standing=judged[e.label][0], waits=judged[e.label][1])
+        for e in _entries(plan, ledger)
+    ]
     return Report(plan, entries, over, _spending(plan, entries), stopped, continued, notes)
 
 
@@ -275,8 +281,13 @@ def _judged(
     stopped: dict[str, str] = {}
     for entry in entries:
         entry.standing = standings.get(entry.label)
+    unfinished = [e.standing for e in entries if e.standing and e.unfinished]
+    first = {s.run for s in leaders(unfinished, plan.race.together)}
     for entry in entries:
         if entry.standing is None or not entry.unfinished:
+            continue
+        entry.waits = entry.standing.goes_on and not (entry.label in first or entry.base)
+        if entry.waits:
             continue
         if entry.standing.goes_on or (entry.spared and _has_company(entries)):
             shares |= {r.row.run_id: _next(plan, r) for r in entry.unfinished}
