@@ -230,5 +230,9 @@ if __name__ == "__main__":
             seeds = range(first, min(first + 20, arguments.sweeps))
             for kind in arguments.kinds:
                 rows[kind] += pool.map(partial(ways, kind), seeds)
-            result = {"rungs": RUNGS, "together": TOGETHER, "simulated": {k: summary(r) for k, r in rows.items()}}
+            result = {
+                "rungs": RUNGS,
+                "together": TOGETHER,
+                "simulated": {k: summary(r) for k, r in rows.items()},
+            }
             keep("racing", {**result, "replayed": real})

@@ -1,9 +1,9 @@
 """A race, one pass at a time: the runs go up rung by rung, and those that cannot win are stopped.
 
-A pass reads where the runs are, and acts once all of them have come to their rung: of what may still
-win (`analysis.racing`) the likeliest have their budget raised to the next rung, and go on from their
-checkpoints; what cannot is stopped, and stays so unless a later pass finds it likelier. Nothing is
-kept between passes but the runs' own events.
+A pass reads where the runs are, and acts once all of them have come to their rung: of what may
+still win (`analysis.racing`) the likeliest have their budget raised to the next rung, and go on
+from their checkpoints; what cannot is stopped, and stays so unless a later pass finds it likelier.
+Nothing is kept between passes but the runs' own events.
 """
 
 from __future__ import annotations

@@ -45,6 +45,13 @@ def test_the_likeliest_goes_on_whatever_the_threshold() -> None:
     assert judged[2].chance is None
 
 
+def test_the_likeliest_come_first_after_what_cannot_be_judged() -> None:
+    chances = {"a": 0.2, "b": 0.5, "new": None, "c": 0.25, "out": 0.05}
+    drawn = [Standing(name, chance=c, goes_on=name != "out") for name, c in chances.items()]
+    assert [s.run for s in racing.leaders(drawn, 2)] == ["new", "b", "c"]
+    assert [s.run for s in racing.leaders(drawn, None)] == ["new", "b", "c", "a"]
+
+
 def test_a_slow_starter_with_the_highest_ceiling_stays_in() -> None:
     found = racing.judge(recipes(2500), Rule(at=1e5))
     last = [c[0].reward[-3:].mean() for c in recipes(2500)]

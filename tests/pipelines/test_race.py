@@ -79,6 +79,21 @@ def test_the_best_goes_to_its_budget_and_the_others_stop_at_a_rung(
     assert flops.remaining == 0
 
 
+def test_the_likeliest_go_on_while_the_others_wait(plan: Plan, ledger: Ledger) -> None:
+    plan = replace(plan, race=replace(RUNGS, margin=1.0, together=2))  # all equally likely
+    race.advance(plan, ledger)
+    train_waiting(ledger)
+    second = race.advance(plan, ledger)
+    assert second.continued == [run.label for run in plan.runs[:2]]
+    assert [e.why for e in second.entries] == ["", "", *["waits for the likelier"] * 3]
+    assert second.stopped == {}
+    train_waiting(ledger)
+    assert steps(race.advance(plan, ledger)) == [24, 24, 12, 12, 12]
+    train_waiting(ledger)
+    assert steps(finish(plan, ledger)) == [40] * 5
+    assert all(events(ledger, run).count("finished") == 3 for run in plan.runs)
+
+
 def test_a_pass_without_news_changes_nothing(plan: Plan, ledger: Ledger) -> None:
     race.advance(plan, ledger)
     before = [events(ledger, run) for run in plan.runs]
