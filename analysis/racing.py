@@ -29,7 +29,7 @@ class Rule:
 
     at: float | None = None
     """Compute to forecast at; None goes by the ceilings."""
-    threshold: float = 0.055
+    threshold: float = 0.045
     """Stopped is what has a smaller chance than this."""
     margin: float = 0.0
     """What is this close to the best counts as the best."""

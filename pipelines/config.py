@@ -167,7 +167,7 @@ class Race:
     rungs: list[float] = field(default_factory=lambda: list(RUNGS))
     """Shares of the budget at which the runs still in are judged, ascending; the last is 1. The
     first should see a dozen evaluations: before that, chances say little (docs/notes.md)."""
-    threshold: float = 0.055
+    threshold: float = 0.045
     """A recipe less likely than this to be the best, or within `margin` of it, is stopped."""
     together: int | None = 3
     """Recipes that go on to their next rung at the same time, the likeliest; null: all still in."""

@@ -306,7 +306,7 @@ class ForecastPruner(optuna.pruners.BasePruner):
     def __init__(
         self,
         target: float | None = None,
-        threshold: float = 0.055,
+        threshold: float = 0.045,
         margin: float = 0.0,
         warmup: int = 0,
     ) -> None:
