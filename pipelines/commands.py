@@ -9,27 +9,26 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pipelines import display
+from pipelines.errors import UserError
+from pipelines.ledger import Ledger
+from pipelines.manifest import rows_of
+from pipelines.status import RunStatus, errors, statuses, summary, table
+from recipes.config import Budget
 
 if TYPE_CHECKING:
     from analysis.ranking import Analysis, Options
     from pipelines.files import Record
     from pipelines.launch import LaunchReport
-    from pipelines.ledger import Ledger
     from pipelines.plan import Plan
     from pipelines.promote import Draft
-    from pipelines.status import RunStatus
 
 
 def plan(arguments: Namespace) -> int:
     """Prints the runs a sweep would make."""
     from pipelines.costs import costs as price
     from pipelines.costs import over_ceiling, spending
-    from pipelines.ledger import Ledger
-    from pipelines.plan import plan as make
-    from pipelines.status import statuses
 
-    made = make(arguments.sweep, arguments.overrides, arguments.config_dir)
-    ledger = Ledger(made.settings.root)
+    made, ledger = _made(arguments, arguments.sweep)
     made = _known(made, ledger)
     rows = statuses(ledger, made.rows())
     costs = price(made, rows)
@@ -51,6 +50,14 @@ def plan(arguments: Namespace) -> int:
     return status
 
 
+def _made(arguments: Namespace, name: str, *overrides: str) -> tuple[Plan, Ledger]:
+    """The plan of sweep `name` under what was typed and `overrides`, and where its runs are."""
+    from pipelines.plan import plan as make
+
+    made = make(name, [*arguments.overrides, *overrides], arguments.config_dir)
+    return made, Ledger(made.settings.root)
+
+
 def _known(made: Plan, ledger: Ledger) -> Plan:
     """The plan, with what an adaptive sweep has asked for so far."""
     if made.space is None:
@@ -62,11 +69,7 @@ def _known(made: Plan, ledger: Ledger) -> Plan:
 
 def launch(arguments: Namespace) -> int:
     """Submits what is missing of a sweep."""
-    from pipelines.ledger import Ledger
-    from pipelines.plan import plan as make
-
-    made = make(arguments.sweep, arguments.overrides, arguments.config_dir)
-    ledger = Ledger(made.settings.root)
+    made, ledger = _made(arguments, arguments.sweep)
     if made.space:
         return _search(arguments, made, ledger)
     _check_ceiling(made, ledger)
@@ -76,8 +79,6 @@ def launch(arguments: Namespace) -> int:
 def _check_ceiling(made: Plan, ledger: Ledger) -> None:
     """Refuses to submit what would spend more GPU-hours than the sweep may, as far as known."""
     from pipelines.costs import over_ceiling
-    from pipelines.errors import UserError
-    from pipelines.status import statuses
 
     hours = over_ceiling(made, statuses(ledger, made.rows())) if made.max_gpu_hours else None
     if hours is not None:
@@ -101,13 +102,8 @@ def _search(arguments: Namespace, made: Plan, ledger: Ledger) -> int:
 
 def retry(arguments: Namespace) -> int:
     """Submits what is missing, failed or was stopped: as launched, or with other overrides."""
-    from pipelines.ledger import Ledger
-
     if arguments.overrides or arguments.config_dir:
-        from pipelines.plan import plan as make
-
-        made = make(arguments.name, arguments.overrides, arguments.config_dir)
-        ledger = Ledger(made.settings.root)
+        made, ledger = _made(arguments, arguments.name)
         return _submit(arguments, ledger, [(_known(made, ledger), None)], retry=True)
     from pipelines.retry import launched
 
@@ -140,14 +136,12 @@ def _submit(
     return 0 if all(done) else 1
 
 
-def _train(
-    made: Plan, ledger: Ledger, *, wait: bool, retry: bool = False
-) -> tuple[LaunchReport, bool]:
+def _train(made: Plan, ledger: Ledger, *, wait: bool) -> tuple[LaunchReport, bool]:
     """Submits what is missing; with `wait`, follows it, and says whether all completed."""
     from pipelines.follow import follow
     from pipelines.launch import launch as submit
 
-    report = submit(made, ledger, retry=retry)
+    report = submit(made, ledger)
     display.note(report.line())
     return report, wait and follow(made, ledger)
 
@@ -155,13 +149,11 @@ def _train(
 def race(arguments: Namespace) -> int:
     """Advances the runs of a sweep that may still win, and stops the others."""
     from pipelines import race as racing
-    from pipelines.ledger import Ledger
-    from pipelines.plan import plan as make
 
     metric = [f"sweep.metric={arguments.metric}"] if arguments.metric else []
-    made = make(arguments.sweep, [*arguments.overrides, *metric], arguments.config_dir)
+    made, ledger = _made(arguments, arguments.sweep, *metric)
     step = racing.follow if arguments.follow else racing.advance
-    report = step(made, Ledger(made.settings.root))
+    report = step(made, ledger)
     status = int(report.over and not report.winners)
     if arguments.json:
         display.emit(report.document())
@@ -174,9 +166,6 @@ def race(arguments: Namespace) -> int:
 
 def status(arguments: Namespace) -> int:
     """Shows the state of runs."""
-    from pipelines.ledger import Ledger
-    from pipelines.manifest import rows_of
-
     ledger = Ledger(arguments.root)
     rows = rows_of(ledger, arguments.name)
     shown = _show_status(ledger, arguments.name, rows, as_json=arguments.json)
@@ -185,10 +174,7 @@ def status(arguments: Namespace) -> int:
 
 def logs(arguments: Namespace) -> int:
     """Shows what runs printed."""
-    from pipelines.errors import UserError
-    from pipelines.ledger import Ledger
     from pipelines.logs import follow, log_of, text_of
-    from pipelines.manifest import rows_of
 
     ledger = Ledger(arguments.root)
     rows = rows_of(ledger, _name(arguments))
@@ -217,9 +203,6 @@ def logs(arguments: Namespace) -> int:
 def cancel(arguments: Namespace) -> int:
     """Stops runs."""
     from pipelines.cancel import stop
-    from pipelines.ledger import Ledger
-    from pipelines.manifest import rows_of
-    from recipes.config import Budget
 
     ledger = Ledger(arguments.root)
     rows = rows_of(ledger, _name(arguments))
@@ -234,8 +217,6 @@ def cancel(arguments: Namespace) -> int:
 
 def _name(arguments: Namespace) -> str | None:
     """What a command is about, where it is about everything only when told so."""
-    from pipelines.errors import UserError
-
     if bool(arguments.name) == bool(arguments.all):
         given = f"{arguments.name!r} and --all" if arguments.all else "nothing"
         raise UserError(f"SWEEP|RUN: got {given}, allowed: a sweep, a run, or --all")
@@ -245,7 +226,6 @@ def _name(arguments: Namespace) -> str | None:
 
 def rank(arguments: Namespace) -> int:
     """Judges a sweep and writes its report."""
-    from pipelines.ledger import Ledger
     from pipelines.rank import conclusion, rank_sweep
 
     ranked = rank_sweep(
@@ -269,7 +249,6 @@ def rank(arguments: Namespace) -> int:
 def promote(arguments: Namespace) -> int:
     """Writes a sweep's winner as a recipe with its forecast, and launches it large."""
     from pipelines import promote as promotions
-    from pipelines.ledger import Ledger
     from pipelines.request import ask, root_of
 
     ledger = Ledger(root_of(arguments.overrides))
@@ -299,8 +278,6 @@ def promote(arguments: Namespace) -> int:
 
 def _confirmed(draft: Draft, ledger: Ledger, arguments: Namespace) -> bool:
     """Whether the leave-one-out of a promotion is complete; launches what is missing of it."""
-    from pipelines.status import statuses
-
     made, done = draft.plan, False
     if not arguments.dry_run:
         draft.save()
@@ -319,7 +296,6 @@ def _confirmed(draft: Draft, ledger: Ledger, arguments: Namespace) -> bool:
 
 def verify(arguments: Namespace) -> int:
     """Holds a promoted run against its forecast."""
-    from pipelines.ledger import Ledger
     from pipelines.verify import verify as hold
 
     found = hold(Ledger(arguments.root), arguments.promotion)
@@ -356,8 +332,6 @@ def fit(arguments: Namespace) -> int:
 
 def sync(arguments: Namespace) -> int:
     """Replays into the tracking store what it has not got."""
-    from pipelines.ledger import Ledger
-    from pipelines.manifest import rows_of
     from pipelines.tracking import sync as replay
 
     ledger = Ledger(arguments.root)
@@ -372,7 +346,6 @@ def sync(arguments: Namespace) -> int:
 def doctor(arguments: Namespace) -> int:
     """Checks what runs depend on, with the settings that overrides give."""
     from pipelines.doctor import examine
-    from pipelines.ledger import Ledger
     from pipelines.plan import single
 
     _, settings = single(arguments.overrides, arguments.config_dir)
@@ -388,7 +361,6 @@ def doctor(arguments: Namespace) -> int:
 
 def server(arguments: Namespace) -> int:
     """Becomes an MLflow server."""
-    from pipelines.ledger import Ledger
     from pipelines.server import serve
 
     address = f"http://{arguments.host}:{arguments.port}"
@@ -421,7 +393,6 @@ def config(arguments: Namespace) -> int:
 def train(arguments: Namespace) -> int:
     """Trains one run here, in the foreground."""
     from pipelines.launch import train_here
-    from pipelines.ledger import Ledger
     from pipelines.plan import single
 
     run, settings = single(arguments.overrides, arguments.config_dir)
@@ -436,8 +407,6 @@ def train(arguments: Namespace) -> int:
 def _show_status(
     ledger: Ledger, name: str | None, rows: Iterable[Record], *, as_json: bool
 ) -> list[RunStatus]:
-    from pipelines.status import statuses
-
     found = statuses(ledger, rows)
     if as_json:
         display.emit({"sweep": name, "runs": [row.document() for row in found]})
@@ -447,8 +416,6 @@ def _show_status(
 
 
 def _print_status(rows: Sequence[RunStatus]) -> None:
-    from pipelines.status import errors, summary, table
-
     display.table(*table(rows))
     for line in (*errors(rows), summary(rows)):
         display.say(line)
