@@ -143,7 +143,6 @@ class SweepFiles:
         self.name = folder.name
         self.folder = folder
         self.manifest_file = folder / "manifest.json"
-        self.ranking = folder / "ranking.json"
         self.study = folder / "study.log"
         """Optuna's journal of an adaptive sweep."""
         self.pass_lock = folder / "pass.lock"

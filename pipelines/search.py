@@ -30,7 +30,7 @@ from pipelines import files
 from pipelines.costs import over_ceiling
 from pipelines.follow import INTERVAL_S, PATIENCE, WAITED_FOR, Passes, view
 from pipelines.launch import LaunchReport, launch
-from pipelines.ledger import Ledger, RunFiles, SweepFiles
+from pipelines.ledger import Ledger, RunFiles
 from pipelines.plan import Combination, Plan, PlannedRun, Space
 from pipelines.rank import planned_curves
 from pipelines.status import RunStatus, statuses
@@ -82,13 +82,14 @@ def extend(plan: Plan, ledger: Ledger) -> Plan:
     What this returns is asked for once it is launched; until then nothing is written down.
     """
     space, plan = _space(plan), known(plan, ledger)
+    found = statuses(ledger, plan.rows())
     rows: dict[str, list[RunStatus]] = {}
-    for row in statuses(ledger, plan.rows()):
+    for row in found:
         rows.setdefault(row.label, []).append(row)
-    under_way = _under_way(ledger, [row for of in rows.values() for row in of])
+    under_way = _under_way(ledger, found)
     free = -(-(plan.settings.cluster.parallel - under_way) // len(space.seeds))
     count = min(plan.search.trials - len(rows), free)
-    if over_ceiling(plan, [row for of in rows.values() for row in of]) is not None:
+    if over_ceiling(plan, found) is not None:
         count = 0
     if count <= 0 and under_way:
         return plan
@@ -104,7 +105,9 @@ def advance(plan: Plan, ledger: Ledger) -> tuple[Plan, LaunchReport]:
     Raises:
         ServiceError: As `pipelines.launch.launch`.
     """
-    with files.locked(_made(ledger.sweep(plan.sweep)).pass_lock):
+    sweep = ledger.sweep(plan.sweep)
+    sweep.folder.mkdir(parents=True, exist_ok=True)
+    with files.locked(sweep.pass_lock):
         plan = extend(plan, ledger)
         return plan, launch(plan, ledger)
 
@@ -121,11 +124,6 @@ def follow(plan: Plan, ledger: Ledger) -> tuple[Plan, bool]:
                 if not any(_waited_for(row) for row in rows):
                     return plan, all(row.state == "completed" for row in rows)
             sleep(INTERVAL_S[plan.settings.cluster.kind])
-
-
-def _made(sweep: SweepFiles) -> SweepFiles:
-    sweep.folder.mkdir(parents=True, exist_ok=True)
-    return sweep
 
 
 def _waited_for(row: RunStatus) -> bool:
@@ -264,29 +262,30 @@ def _study(plan: Plan, recipes: Sequence[Known], storage: JournalStorage | None 
 def _told(space: Space, recipe: Known, *, both: bool) -> FrozenTrial:
     """A recipe as Optuna keeps it: running, or at what it is worth, unstable, or failed."""
     options = {axis: [_text(part) for part in space.options[axis]] for axis in recipe.parts}
-    standing, values = recipe.standing, None
-    if standing is not None and standing.draws is not None:
-        draws = standing.draws
-        forecast = standing.forecast
-        assert forecast is not None
-        values = (
-            [float(np.median(draws.A)), float(np.median(draws.B))] if both else [forecast.middle]
-        )
-    state, constraints = TrialState.FAIL, None
-    if standing is not None and standing.problems:
-        state, constraints, values = TrialState.PRUNED, {"unstable": 1.0}, None
-    elif values is not None and np.isfinite(values).all():
+    state, values, constraints = TrialState.FAIL, None, None
+    if recipe.standing is not None and recipe.standing.problems:
+        state, constraints = TrialState.PRUNED, {"unstable": 1.0}
+    elif (values := _worth(recipe.standing, both=both)) is not None:
         state, constraints = TrialState.COMPLETE, {"unstable": 0.0}
     elif not recipe.rows or recipe.busy:
-        state, values = TrialState.RUNNING, None
+        state = TrialState.RUNNING
     return create_trial(
         state=state,
-        values=values if state == TrialState.COMPLETE else None,
+        values=values,
         params={axis: _text(part) for axis, part in recipe.parts.items()},
         distributions={axis: CategoricalDistribution(o) for axis, o in options.items()},
         constraints=constraints,
         user_attrs={"runs": [row.run_id for row in recipe.rows]},
     )
+
+
+def _worth(standing: Standing | None, *, both: bool) -> list[float] | None:
+    """The forecast, or A and B; None where they are not known."""
+    if standing is None or standing.draws is None or standing.forecast is None:
+        return None
+    A, B = float(np.median(standing.draws.A)), float(np.median(standing.draws.B))
+    values = [A, B] if both else [standing.forecast.middle]
+    return values if np.isfinite(values).all() else None
 
 
 class ForecastPruner(optuna.pruners.BasePruner):
