@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.compose import CONF, GROUPS, Composer, schema
+from pipelines.compose import CONF, GROUPS, Base, Composer, changed, schema
 from pipelines.config import Settings
 from pipelines.plan import plan
+from recipes.config import AXES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OPTIONS = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
@@ -21,14 +22,34 @@ SWEEPS = sorted(path.stem for path in (CONF / "sweep").glob("*.yaml"))
 HEAVY = ("torch", "transformers", "trl", "datasets")
 
 
-@pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_every_option_composes(group: str, option: str) -> None:
-    needed = ["task.end_of_thinking='#'"]  # by length=interrupt
+THINKS = {"task.end_of_thinking": "#"}
+"""Needed by length=interrupt."""
+
+
+@pytest.fixture(scope="module")
+def composer() -> Composer:
+    return Composer()
+
+
+@pytest.fixture(scope="module")
+def base(composer: Composer) -> Base:
+    return composer.base([])
+
+
+@pytest.mark.parametrize(("group", "option"), [item for item in OPTIONS if item[0] in AXES])
+def test_every_choice_composes(group: str, option: str, composer: Composer, base: Base) -> None:
+    nodes, values = {group: composer.choice(group, option)}, dict(THINKS)
     if group == "task" and not option.startswith("digits"):
-        needed = ["model=hf", "task.dataset=org/name"] if option == "hub" else ["model=hf"]
-    base = Composer().base([f"{group}={option}", *needed])
-    assert base.choices[group] == option
-    schema(Settings, base.config)
+        nodes["model"] = composer.choice("model", "hf")
+        values |= {"task.dataset": "org/name"} if option == "hub" else {}
+    assert isinstance(changed(base, nodes, values), Settings)
+
+
+@pytest.mark.parametrize(("group", "option"), [item for item in OPTIONS if item[0] not in AXES])
+def test_every_other_option_composes(group: str, option: str, composer: Composer) -> None:
+    found = composer.base([f"{group}={option}", "task.end_of_thinking='#'"])
+    assert found.choices[group] == option
+    schema(Settings, found.config)
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)

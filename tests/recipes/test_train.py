@@ -250,14 +250,14 @@ def test_stopped_and_continued_equals_uninterrupted_on_every_axis(
     axis: str, models_dir: Path, tmp_path: Path
 ) -> None:
     """Stopped inside a generated batch, with prompts left out, and with a queue of rollouts."""
-    config = tiny(budget=Budget(amount=30, eval_every=15, log_every=1), **AXES[axis])
+    config = tiny(budget=Budget(amount=26, eval_every=13, log_every=1), **AXES[axis])
     straight, stopped = Recorder(), Recorder(stop_at=23)
     train(config, tmp_path / "a", models_dir, straight)
     assert train(config, tmp_path / "b", models_dir, stopped).status == "interrupted"
     train(config, tmp_path / "b", models_dir, stopped)
     assert stopped.points == straight.points
     assert stopped.compute == straight.compute
-    last = straight.points[30, "train"]
+    last = straight.points[26, "train"]
     expected = {
         "ppo": ("staleness", 1),
         "pipeline": ("staleness", 3),
