@@ -116,8 +116,10 @@ def test_a_forced_token_s_logprob_is_a_placeholder(
 
 def test_the_model_goes_on_from_what_it_has_written(models_dir: Path, tmp_path: Path) -> None:
     """Nearly greedy, so that generating in two passes can be compared with one."""
-    task = replace(THINKING, temperature=1e-3, end_of_thinking="1")
+    task = replace(THINKING, temperature=1e-3)
     trainer = built(tiny(task=task, length=INTERRUPT), models_dir, tmp_path)
+    task = replace(task, end_of_thinking="1")  # not what the model was taught to end it with
+    trainer.config = replace(trainer.config, task=task)
     trainer.generation_config.suppress_tokens = [EOS]  # goes on to the limit
     prompts = [row["prompt"] for row in trainer.data.train[:40]]
     torch.manual_seed(0)
@@ -164,10 +166,8 @@ def test_an_interrupting_run_goes_on_as_if_it_had_not_been_stopped(
     assert len(norms) > 2
 
 
-def test_a_phrase_that_leaves_no_room_for_an_answer_is_refused(
-    models_dir: Path, tmp_path: Path
-) -> None:
-    short = replace(THINKING, end_of_thinking="====")  # 4 tokens are left for it
-    trainer = built(tiny(task=short, length=INTERRUPT), models_dir, tmp_path)
+def test_a_phrase_that_leaves_no_room_for_an_answer_is_refused(trainer: AblationTrainer) -> None:
+    long = replace(THINKING, end_of_thinking="====")  # 4 tokens are left for it
+    trainer.config = replace(trainer.config, task=long)
     with pytest.raises(ConfigError, match=r"task.end_of_thinking: got '====', allowed: less than"):
         roll_out(["12="], trainer)
