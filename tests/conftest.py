@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,6 +66,16 @@ def fake_training(monkeypatch: pytest.MonkeyPatch) -> None:
     models = SimpleNamespace(ensure_embedded=lambda config, folder: folder)
     monkeypatch.setitem(sys.modules, "recipes.train", fake_training)
     monkeypatch.setitem(sys.modules, "recipes.models", models)
+
+
+@pytest.fixture
+def no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent to a tracking store from this process, for tests that look at none."""
+    from pipelines import tracking
+
+    monkeypatch.setattr(tracking, "Shipper", lambda *_: nullcontext())
+    monkeypatch.setattr(tracking, "open_store", lambda *_: SimpleNamespace(experiment_id="1"))
+    monkeypatch.setattr(tracking, "sync", lambda *_: 0)
 
 
 @pytest.fixture(scope="session")

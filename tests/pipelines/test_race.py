@@ -18,7 +18,7 @@ from pipelines.plan import Plan, PlannedRun
 from recipes.config import Budget, Optimizer
 from tests.fakes import behave, make_plan, planned, tiny_config, train_waiting
 
-pytestmark = pytest.mark.usefixtures("signals")
+pytestmark = pytest.mark.usefixtures("signals", "no_store")
 CEILINGS = (0.4, 0.45, 0.5, 0.55, 0.8)
 BUDGET = Budget(amount=40, eval_every=2)
 RUNGS = Race(rungs=[0.3, 0.6, 1.0])

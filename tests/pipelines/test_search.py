@@ -21,7 +21,7 @@ from pipelines.search import ForecastPruner
 from pipelines.status import statuses
 from tests.fakes import behave, train_waiting
 
-pytestmark = pytest.mark.usefixtures("signals")
+pytestmark = pytest.mark.usefixtures("signals", "no_store")
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SWEEP = """
 strategy: adaptive
