@@ -84,6 +84,12 @@ def _bytes(path: Path, offset: int) -> bytes:
         return file.read()
 
 
+def _end(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read()
+
+
 def tail(path: Path, mark: bytes = b"", last: int = 0, size: int = 1 << 16) -> list[Record]:
     """Whole records among the last `size` bytes of a JSON-lines file.
 
@@ -94,9 +100,7 @@ def tail(path: Path, mark: bytes = b"", last: int = 0, size: int = 1 << 16) -> l
         size: Bytes.
     """
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            data = file.read()
+        data = _end(path, size)
     except FileNotFoundError:
         return []
     lines = data[: data.rfind(b"\n") + 1].splitlines()
@@ -109,9 +113,7 @@ def tail(path: Path, mark: bytes = b"", last: int = 0, size: int = 1 << 16) -> l
 def last_line(path: Path, size: int = 1 << 12) -> str:
     """The last line of a text that is not empty; nothing where there is none."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            lines = file.read().decode(errors="replace").split("\n")
+        lines = _end(path, size).decode(errors="replace").split("\n")
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -111,7 +111,7 @@ def _status(jobs: Jobs, run: RunFiles, row: Record) -> RunStatus:
         truncation=_finite(evaluation.get("truncation")),
         attempts=history.attempts,
         fruitless=history.fruitless,
-        error=_error(state, history) or _trouble(jobs, run.run_id, state, history),
+        error=_error(jobs, run.run_id, state, history),
         eta_s=_eta(points, budget) if state == "running" else None,
         problems=_problems(points),
         ends=_ends(state, history),
@@ -125,14 +125,12 @@ def _ends(state: str, history: History) -> dict[str, int]:
     return dict(ends)
 
 
-def _error(state: str, history: History) -> str | None:
+def _error(jobs: Jobs, run_id: str, state: str, history: History) -> str | None:
+    """Why a run does not go on, or will not start by itself."""
     if state in ("completed", "running"):
         return None
-    return history.error
-
-
-def _trouble(jobs: Jobs, run_id: str, state: str, history: History) -> str | None:
-    return jobs.trouble(run_id, history) if state in ("pending", "planned") else None
+    waits = state in ("pending", "planned")
+    return history.error or (jobs.trouble(run_id, history) if waits else None)
 
 
 def _finite(value: float | str | None) -> float | None:
