@@ -104,8 +104,7 @@ def _layout(config: RunConfig) -> dict[str, Any]:
         fsdp = {"activation_checkpointing": recompute, **given.fsdp_config}
         layout |= {"activation_checkpointing": False, "fsdp": True, "fsdp_config": fsdp}
     if given.rollouts in ("vllm_colocate", "vllm_server"):
-        longest = config.task.prompt_tokens + config.task.max_completion_tokens
-        vllm = {"max_model_length": longest, **given.vllm}
+        vllm = {"max_model_length": config.task.longest, **given.vllm}
         layout |= {f"vllm_{name}": value for name, value in vllm.items()}
         layout |= {"use_vllm": True, "vllm_mode": given.rollouts.removeprefix("vllm_")}
     return layout

@@ -77,19 +77,14 @@ def load(config: RunConfig, models_dir: Path) -> tuple[PreTrainedModel, PreTrain
     return _adapted(model, config), tokenizer
 
 
-def _longest(task: Task) -> int:
-    """Tokens of the longest prompt and completion."""
-    return task.prompt_tokens + task.max_completion_tokens
-
-
 def _positions(task: Task) -> int:
     """Of the embedded model."""
-    return max(64, _longest(task))
+    return max(64, task.longest)
 
 
 def _check_context(config: RunConfig, model: PreTrainedModel) -> None:
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if positions and _longest(config.task) > positions:
+    if positions and config.task.longest > positions:
         given, prompt = config.task.max_completion_tokens, config.task.prompt_tokens
         allowed = f"at most {positions - prompt}: {config.model.path} reads {positions} tokens"
         raise ConfigError("task.max_completion_tokens", given, f"{allowed}, {prompt} of a prompt")

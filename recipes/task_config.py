@@ -141,6 +141,11 @@ class Task:
         return self.max_digits + 1 if self.name == "digits" else self.max_prompt_tokens
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt and completion."""
+        return self.prompt_tokens + self.max_completion_tokens
+
+    @property
     def prompts(self) -> int | None:
         """Prompts there are, to train on and held out; None if only loading them tells."""
         if self.name != "digits":
